@@ -62,6 +62,19 @@ PATHS = (
     *("R17.media", "R23.architectures", "R28.media"),
 )
 """Relations of models with images, audio, experts or draft heads, and of int8 samplers."""
+PARTS = (
+    *(
+        "R35.drawing",
+        "R35.decoders",
+        "R35.optimizer",
+        "R35.updates",
+        "R35.weights",
+        "R35.adapters",
+        "R35.records",
+    ),
+    "R18.refused",
+)
+"""Relations that call small parts alone."""
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
 WORKED = tuple(
     f"refrl.{name}"
@@ -95,7 +108,7 @@ NEAREST = {
     "refrl.generation.vllm": ENGINES,
     "refrl.generation.megatron": ENGINES,
     "refrl.generation.receiving": ENGINES,
-    "refrl.generation": ("R6.run", "R26.sampler", "R19.parts", "R14.async"),
+    "refrl.generation": (*PARTS, "R6.run", "R26.sampler", "R19.parts", "R14.async"),
     "refrl.runtime.generator_process": ("R26.engine", "R19.engine", "R23.schedule"),
     "refrl.logging": ("R22.left", "R21.left"),
     "refrl.rewards.scoring": ("R22.left",),
@@ -106,18 +119,19 @@ NEAREST = {
     "refrl.timing": ("R22.left",),
     "refrl.runtime.ray_ranks": ("R2.placement", "R18.command"),
     "refrl.runtime": ("R1.run", "R2.placement", "R18.command"),
-    "refrl.distributed": ("R1.run", "R2.placement"),
+    "refrl.distributed": (*PARTS, "R1.run", "R2.placement"),
     "refrl.rollout.multi_turn": ("R19.turns", "R6.engine"),
     "refrl.rollout.sync": ("R1.run", "R6.architectures", "R19.turns", "R19.episodes"),
     "refrl.rollout.environments": ("R17.tasks",),
     "refrl.rollout": ("DP11.buffer", "R19.turns", "R19.episodes", *ASYNCHRONOUS, "R13.async"),
     "refrl.training.asynchronous": (*ASYNCHRONOUS, "R13.async"),
     "refrl.training.sft": ("R28.media",),
-    "refrl.models.loading": ("R9.architectures",),
+    "refrl.models.loading": (*PARTS, "R9.architectures"),
     "refrl.training.validation": ("R23.schedule", "R23.run", "R22.run"),
     "refrl.training.step_records": ("R22.left", "R22.run"),
     "refrl.checkpointing": ("R21.saving", "R13.run", "R21.export", "R21.kept", "R21.left"),
     "refrl.weight_sync": (
+        *PARTS,
         "R7.sync",
         "R8.sync",
         "R19.sync",
@@ -139,7 +153,7 @@ NEAREST = {
     "refrl.policy.dtensor": (*LAYOUTS, *UPDATES, *STATE),
     "refrl.policy.megatron": (*UPDATES, *LAYOUTS, *STATE),
     "refrl.policy.optimizer": ("R20.run",),
-    "refrl.policy": (*UPDATES, "R22.run"),
+    "refrl.policy": (*PARTS, *UPDATES, "R22.run"),
 }
 """Relations about a module, by module; for a plant in it or in a submodule they run first."""
 NOT_BY_DEFAULT = (

@@ -24,6 +24,7 @@ from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.corrections import SamplerCorrection
 from seatrial.relations.contracts.data_plane import DataPlane
 from seatrial.relations.contracts.decoding import Decoding
+from seatrial.relations.contracts.definitions import Definitions
 from seatrial.relations.contracts.drawing import DrawnTokens
 from seatrial.relations.contracts.episodes import Episodes
 from seatrial.relations.contracts.estimators import TokenAdvantages
@@ -64,6 +65,7 @@ from seatrial.relations.contracts.prompt_rows import PromptRows
 from seatrial.relations.contracts.ranks import RankedLoss, Ranks
 from seatrial.relations.contracts.readiness import Readiness
 from seatrial.relations.contracts.recorded import RecordedModel
+from seatrial.relations.contracts.refusals import Refusals
 from seatrial.relations.contracts.resume import KilledRun, ResumableRun
 from seatrial.relations.contracts.resumed_training import ResumedTraining
 from seatrial.relations.contracts.rollout_flow import RolloutFlow
@@ -369,6 +371,7 @@ COMPONENTS: Mapping[str, type] = {
     "accumulated_training": AccumulatedTraining,
     "tracker": Tracker,
     "functions": Functions,
+    "definitions": Definitions,
     "settings": Settings,
     "worked_examples": WorkedExamples,
     "compared_trainer": ComparedTrainer,
@@ -378,6 +381,7 @@ COMPONENTS: Mapping[str, type] = {
     "random_streams": RandomStreams,
     "named_parts": NamedParts,
     "own_parts": OwnParts,
+    "refusals": Refusals,
     "command": Command,
     "defaults": Defaults,
     "facts": Declared,

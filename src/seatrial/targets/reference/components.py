@@ -42,9 +42,11 @@ from seatrial.targets.reference.engines.episodes import ReferenceEpisodes
 from seatrial.targets.reference.engines.links import ReferenceLinks
 from seatrial.targets.reference.engines.syncs import ReferenceSyncs
 from seatrial.targets.reference.layouts.training import ReferenceLayouts
+from seatrial.targets.reference.parts.definitions import ReferenceDefinitions
 from seatrial.targets.reference.parts.formulas import ReferenceFormulas
 from seatrial.targets.reference.parts.named import ReferenceParts
 from seatrial.targets.reference.parts.objectives import ReferenceObjectives
+from seatrial.targets.reference.parts.refusals import ReferenceRefusals
 from seatrial.targets.reference.parts.texts import ReferenceTexts
 from seatrial.targets.reference.runs.artifacts import ReferenceLeftovers
 from seatrial.targets.reference.runs.checkpoints import ReferenceSaving
@@ -70,6 +72,7 @@ OF_EVERY_LOSS = {
 class ReferenceComponents(
     ReferenceCommands,
     ReferenceDataPlane,
+    ReferenceDefinitions,
     ReferenceEngines,
     ReferenceEpisodes,
     ReferenceExamples,
@@ -81,6 +84,7 @@ class ReferenceComponents(
     ReferenceObjectives,
     ReferenceParts,
     ReferencePlacements,
+    ReferenceRefusals,
     ReferenceResumedTraining,
     ReferenceResumes,
     ReferenceRuns,

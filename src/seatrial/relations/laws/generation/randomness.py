@@ -72,14 +72,14 @@ SAMPLER = Relation(
 )
 
 
-@SAMPLER.law("same seed", "a random stream shared with other code")
+@SAMPLER.law("same seed", "a random stream shared with other code", seeded=False)
 def same_seed_repeats(stack: Any, case: PromptsCase) -> Measure:
     first, second = (_sample(stack, case) for _ in range(2))
     wrong = sum(a.ids != b.ids for a, b in zip(first, second, strict=True))
     return Measure(error=float(wrong), bound=0, what="completions that differ under the same seed")
 
 
-@SAMPLER.law("other seed", "a fixed seed on every request")
+@SAMPLER.law("other seed", "a fixed seed on every request", seeded=False)
 def seeds_differ(stack: Any, case: PromptsCase) -> Measure:
     first, second = _sample(stack, case), _sample(stack, case, seed=case.seed + 1)
     same = all(a.ids == b.ids for a, b in zip(first, second, strict=True))
@@ -88,7 +88,7 @@ def seeds_differ(stack: Any, case: PromptsCase) -> Measure:
     )
 
 
-@SAMPLER.law("samples of a prompt", "the same seed for every sample, greedy decoding left on")
+@SAMPLER.law("samples of a prompt", "the same seed for every sample, greedy decoding left on", seeded=False)
 def samples_of_a_prompt_differ(stack: Any, case: PromptsCase) -> Measure:
     """Several samples of one prompt are not all the same completion."""
     prompt = case.prompts[0]
@@ -104,7 +104,9 @@ def samples_of_a_prompt_differ(stack: Any, case: PromptsCase) -> Measure:
 
 
 @SAMPLER.law(
-    "order and lengths", "results returned in completion order, forced tokens without a log-probability"
+    "order and lengths",
+    "results returned in completion order, forced tokens without a log-probability",
+    seeded=False,
 )
 def order_and_lengths(stack: Any, case: PromptsCase) -> Measure:
     """There is one completion per prompt, in the order of the prompts, with one log-probability per token."""
@@ -156,7 +158,7 @@ def logprobs_are_probabilities(stack: Any, case: PromptsCase) -> Measure:
     )
 
 
-@SAMPLER.law("filters", "top_k ignored, log-probabilities returned without filters")
+@SAMPLER.law("filters", "top_k ignored, log-probabilities returned without filters", seeded=False)
 def filters_are_applied(stack: Any, case: PromptsCase) -> Measure:
     """With top_k=1 every copy of a prompt gets the same completion, with probability 1."""
     sampled = _sample(stack, case, top_k=1)

@@ -75,7 +75,7 @@ def unchanged_until_synced(stack: Any, case: SyncCase) -> Measure | None:
     return Measure.count(moved, "tensors of the copy that training changed before a sync")
 
 
-@SYNC.law("the trainer is unchanged", "weights merged or scaled in place for the sync")
+@SYNC.law("the trainer is unchanged", "weights merged or scaled in place for the sync", seeded=False)
 def trainer_is_unchanged(stack: Any, case: SyncCase) -> Measure:
     stack.start_sync()
     stack.advance(case.versions[0], with_buffers=case.with_buffers)
@@ -87,7 +87,7 @@ def trainer_is_unchanged(stack: Any, case: SyncCase) -> Measure:
     return Measure.count(moved, "tensors of the trainer that a sync changed")
 
 
-@SYNC.law("versions are exact", "a version never set, or set before the weights arrive")
+@SYNC.law("versions are exact", "a version never set, or set before the weights arrive", seeded=False)
 def versions_are_exact(stack: Any, case: SyncCase) -> Measure:
     wrong = []
     stack.start_sync()

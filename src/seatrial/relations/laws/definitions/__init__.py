@@ -1,0 +1,1 @@
+"""R35: small parts of a trainer and its sampler equal their definitions."""
