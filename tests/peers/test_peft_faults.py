@@ -134,8 +134,13 @@ BaseTunerLayer.set_adapter = kept
 MERGES_AGAIN = """
 layer.check_adapters_to_merge = lambda module, names=None: list(names or module.active_adapters)
 """
+HALF_MERGED = """
+delta = layer.Linear.get_delta_weight
+layer.Linear.get_delta_weight = lambda self, adapter: delta(self, adapter) / 2
+"""
 FAULTS = [
     ("prompt", "R29.routes", NO_PROMPT_BEFORE_EMBEDDINGS, "asked: embeddings given"),
+    ("lora-on-llama", "R29.families", HALF_MERGED, "linear layers: merged"),
     ("hira", "R29.routes", CONVERTS_ALL, "moved: converted to low rank by energy"),
     ("lora", "R29.routes", SCALE_NOT_INJECTED, "moved: injected into a plain model"),
     ("lora", "R29.routes", DROPS_THE_BASE, "training with dropout starts as the base"),

@@ -80,6 +80,15 @@ def scaled(self, *args, **options):
     self.scaling *= 1.2
 modeling_qwen3.Qwen3Attention.__init__ = scaled
 """
+ROWS_STAY = """
+from transformers import cache_utils
+cache_utils.Cache.reorder_cache = lambda self, beam_idx: None
+"""
+PADDING_COUNTS = """
+from transformers.models.mixtral import modeling_mixtral
+balance = modeling_mixtral.load_balancing_loss_func
+modeling_mixtral.load_balancing_loss_func = lambda logits, experts, chosen, mask: balance(logits, experts, chosen)
+"""
 FAULTS = [
     ("recorded-qwen3", "R5.recorded", ANOTHER_SCALE, "logits"),
     ("utilities", "R31.encodings", OTHER_CUT, "texts and pairs"),
@@ -91,6 +100,8 @@ FAULTS = [
     ("utilities-of-trainers", "R31.training_parts", LARGER_IS_BETTER, "early stops and the best checkpoint"),
     ("heads-electra", "R5.heads", STARTS_ALONE, "loss"),
     ("family-llama", "R5.files", TYPE_OF_FILES, "in bfloat16"),
+    ("family-llama", "R5.cached", ROWS_STAY, "reordered"),
+    ("family-mixtral", "R5.calls", PADDING_COUNTS, "loss of routers"),
     ("family-deepseek_v3", "R5.calls", ONE_SCALE, "scale of attention by larger queries"),
 ]
 

@@ -13,7 +13,7 @@ from seatrial.relations.oracles.adapters import adapted_weights, change, combine
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-RELATIONS = select(["R29"])
+RELATIONS = [one for one in select(["R29"]) if one.component != "adapted_family"]
 
 
 def broken(stack: PlainAdapters) -> list[str]:

@@ -1,4 +1,4 @@
-"""R5.calls, R5.files, R5.heads and R5.recorded: a plain model holds, and each fault that people make breaks its law."""
+"""R5.calls, R5.cached, R5.files, R5.heads and R5.recorded: a plain model holds, and each fault breaks its law."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ class Plain:
         return [self.table[list(row)].cumsum(0) / torch.arange(1, len(row) + 1)[:, None] for row in rows]
 
     def call_pairs(self, rows: Any, form: CallForm) -> list[tuple[Tensor, Tensor]]:
-        off = 1e-2 if self.fault == form else 0.0
+        off = 0.5 if self.fault == form else 0.0
         return [(one + off * one.flip(0), one) for one in self.row_logits(rows)]
 
     def loss_of_labels(self, rows: Any, labels: Any) -> tuple[float, list[str]]:
@@ -90,7 +90,7 @@ class Plain:
         return ["labels"] if self.fault == "labels changed" else []
 
 
-@pytest.mark.parametrize("name", ["R5.calls", "R5.files", "R5.heads", "R5.recorded"])
+@pytest.mark.parametrize("name", ["R5.calls", "R5.cached", "R5.files", "R5.heads", "R5.recorded"])
 def test_a_plain_model_holds(name: str) -> None:
     """Every law."""
     (relation,) = select([name])
@@ -109,6 +109,25 @@ def test_a_plain_model_holds(name: str) -> None:
         ("R5.calls", "no rows of their own", ["rows in the reverse order"]),
         ("R5.calls", "places by a factor", ["linear scaling by larger places"]),
         ("R5.calls", "yarn by larger queries", ["scale of attention by larger queries"]),
+        ("R5.calls", "the last state", ["the last hidden state"]),
+        ("R5.calls", "masks of other types", ["masks of other types"]),
+        ("R5.calls", "more ids", ["ids that are added"]),
+        ("R5.calls", "fewer ids", ["ids that are taken away"]),
+        ("R5.calls", "routers by argument", ["loss of routers"]),
+        ("R5.calls", "routers by configuration", ["loss of routers by configuration"]),
+        ("R5.calls", "in bfloat16", ["bfloat16, padded on the left"]),
+        ("R5.calls", "in float16", ["float16, padded on the left"]),
+        ("R5.cached", "one by one", ["one by one"]),
+        ("R5.cached", "a cache reordered", ["reordered"]),
+        ("R5.cached", "rows of a cache chosen", ["rows chosen"]),
+        ("R5.cached", "a cache repeated", ["repeated"]),
+        ("R5.cached", "a cache copied", ["copied"]),
+        ("R5.cached", "a cache cut", ["cut"]),
+        ("R5.cached", "beams", ["beams"]),
+        ("R5.cached", "beams that end", ["beams that end, in a batch"]),
+        ("R5.cached", "candidates of the prompt", ["candidates of the prompt"]),
+        ("R5.cached", "embeddings that generate", ["embeddings that generate"]),
+        ("R5.cached", "generation that continues", ["generation that continues"]),
         ("R5.calls", "labels of the row", ["loss, labels ignored"]),
         ("R5.calls", "labels changed", ["inputs stay"]),
         ("R5.files", "as it is", ["as it is"]),

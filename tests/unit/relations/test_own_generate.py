@@ -52,6 +52,9 @@ class PlainGenerator:
         for place in places:
             for _ in range(given.get("num_return_sequences", 1)):
                 prompt = list(self.prompts[place])
+                cached = given.get("num_beams", 1) > 1 and given.get("use_cache", True)
+                if self.fault == "beams keep their place" and cached:
+                    prompt[-1] = 8
                 if self.fault == "a row sees the batch" and len(places) > 1:
                     prompt[-1] = 8
                 rows.append(self._row(prompt, given))
@@ -89,6 +92,7 @@ class PlainGenerator:
 
 
 FAULTS = {
+    "beams keep their place": "beams without a cache",
     "top_k": "one candidate by top_k",
     "top_p": "one candidate by top_p",
     "min_p": "one candidate by min_p",

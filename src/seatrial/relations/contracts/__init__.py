@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from seatrial.relations.contracts.adapted_families import AdaptedFamily
 from seatrial.relations.contracts.adapter_routes import AdaptersElsewhere, RoutedAdapters
 from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters, VariedAdapters
 from seatrial.relations.contracts.architectures import Architectures
@@ -301,6 +302,7 @@ COMPONENTS: Mapping[str, type] = {
     "policy": Policy,
     "model_family": ModelFamily,
     "model_calls": ModelCalls,
+    "adapted_family": AdaptedFamily,
     "model_files": ModelFiles,
     "model_heads": ModelHeads,
     "model_options": ModelOptions,

@@ -19,6 +19,25 @@ CallForm = Literal[
     "places by a factor",
     "yarn by larger queries",
     "no rows of their own",
+    "in bfloat16",
+    "in float16",
+    "the last state",
+    "masks of other types",
+    "more ids",
+    "fewer ids",
+    "routers by argument",
+    "routers by configuration",
+    "one by one",
+    "a cache reordered",
+    "rows of a cache chosen",
+    "a cache repeated",
+    "a cache copied",
+    "a cache cut",
+    "beams",
+    "beams that end",
+    "candidates of the prompt",
+    "embeddings that generate",
+    "generation that continues",
 ]
 IGNORED = -100
 
@@ -36,7 +55,8 @@ class ModelCalls(Protocol):
             rows: of ids.
             form: `places by a factor` has linear scaling of rotary embeddings and places that are as much larger;
                 `yarn by larger queries` has a scale of attention (mscale of all places), and in its place queries that
-                are larger by its square; `no rows of their own` has the batch in the reverse order.
+                are larger by its square; `no rows of their own` has the batch in the reverse order; the other names are
+                those of the laws of `R5.calls` and `R5.cached`. Both tensors may be losses, hidden states or ids too.
 
         Raises:
             NotServed: the model has no such form.

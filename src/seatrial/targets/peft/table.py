@@ -7,6 +7,7 @@ from typing import Any
 
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.peft import known as known_failures
+from seatrial.targets.peft.families import ADAPTERS as FAMILIES
 from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.layers import LAYERS
 from seatrial.targets.peft.lora import ATTENTION, LINEAR, TRANSPOSED, lora
@@ -330,4 +331,11 @@ ORDINARY = frozenset(
 """Those that an ordinary run judges, one of each kind of layer, option or type; the rest is for a thorough run."""
 for _name, _adapter in (*LORA.items(), *OTHERS.items()):
     _adapter.thorough = _name not in ORDINARY
-ADAPTERS: dict[str, type[Any]] = {**LORA, **OTHERS, **varied(OTHERS), **PREPARED, "lora-plus": LoraPlus}
+ADAPTERS: dict[str, type[Any]] = {
+    **LORA,
+    **OTHERS,
+    **varied(OTHERS),
+    **PREPARED,
+    "lora-plus": LoraPlus,
+    **FAMILIES,
+}

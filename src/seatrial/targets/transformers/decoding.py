@@ -30,6 +30,10 @@ class Generates(KnowsFailures):
             "R26.decoding/greedy ids, candidates from the prompt",
             "R26.decoding/greedy ids, candidates from the prompt and a penalty",
         ),
+        KnownFailure(
+            "rows whose beams end are padded with the end id where that of padding is 0",
+            finding="Transformers: padding of beams that end",
+        ).of("R26.decoding/padding after beams that end"),
     )
     vocab_size, end_id, pad_id = VOCABULARY, END, PAD
 

@@ -22,6 +22,7 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.transformers.family_caches import CACHES, given_cache
 from seatrial.targets.transformers.family_calls import FamilyCalls
 from seatrial.targets.transformers.family_files import file_errors
 from seatrial.targets.transformers.family_table import FAMILIES, SIZES, Family
@@ -29,8 +30,6 @@ from seatrial.targets.transformers.family_table import FAMILIES, SIZES, Family
 VOCABULARY, PAD, END = 61, 0, 1
 CHUNK = 3
 """Ids of a prompt that are read at once."""
-CACHES = ("cache", "past_key_values", "cache_params")
-"""Names of the argument that takes a cache, and of what is given."""
 
 
 class CausalFamily(FamilyCalls, KnowsFailures):
@@ -207,13 +206,11 @@ class CausalFamily(FamilyCalls, KnowsFailures):
         # In a batch some rows begin in the second pass, behind padding.
         start = CHUNK if form.together else inputs["input_ids"].shape[1] - T
         before = model(**{name: value[:, :start] for name, value in inputs.items()}, use_cache=True)
-        given = [one for name in CACHES if (one := getattr(before, name, None)) is not None]
-        if not given:
-            raise NotServed("no cache is given")
+        given = given_cache(before)
         # Attention needs the mask of the ids before as well, which a state holds by itself.
         whole = ("attention_mask",) if hasattr(model.config, "num_attention_heads") else ()
         rest = {name: value if name in whole else value[:, start:] for name, value in inputs.items()}
-        yield from model(**rest, **{cache: given[0]}, use_cache=True).logits[:, -T:]
+        yield from model(**rest, **{cache: given}, use_cache=True).logits[:, -T:]
 
     def _decoded(self, model: Any, rows: Sequence[Sequence[int]], form: ModelForm) -> Iterator[Tensor]:
         """Yield the logits with which the last ids of rows are predicted, and those after the last one."""

@@ -15,6 +15,8 @@ from seatrial.relations.contracts.families import ModelForm
 from seatrial.relations.contracts.model_calls import IGNORED, CallForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
+from seatrial.targets.transformers.family_caches import CACHE_FORMS
+from seatrial.targets.transformers.family_parts import PART_FORMS
 
 Rows = Sequence[Sequence[int]]
 Pairs = list[tuple[Tensor, Tensor]]
@@ -132,6 +134,8 @@ FORMS: Mapping[CallForm, Callable[[Any, Rows], Pairs]] = {
     "no rows of their own": _reversed,
     "places by a factor": _by_a_factor,
     "yarn by larger queries": _by_larger_queries,
+    **CACHE_FORMS,
+    **PART_FORMS,
 }
 
 

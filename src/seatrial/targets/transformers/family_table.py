@@ -76,7 +76,12 @@ IN_PASSES, PADDED_PASSES = "R5.family/in two passes", "R5.family/in two passes, 
 CHUNKS_RESTART = KnownFailure(
     "each chunk of a prompt begins with an empty state of the recurrent layers",
     finding="Transformers: chunked prompts of Jamba",
-).of("R5.family/decoded after a chunked prompt", IN_PASSES, PADDED_PASSES)
+).of(
+    "R5.family/decoded after a chunked prompt",
+    IN_PASSES,
+    PADDED_PASSES,
+    "R5.cached/generation that continues",
+)
 STATE_RESTARTS = KnownFailure(
     "several ids that are given with a state begin with an empty one",
     finding="Transformers: several ids after a state of Mamba",
@@ -100,6 +105,11 @@ BEYOND_THE_WINDOW = KnownFailure(
     "R5.family/decoded from the cache, scaled dot-product attention",
     "R5.family/decoded after a chunked prompt",
     IN_PASSES,
+    *(
+        f"R5.cached/{law}"
+        for law in ("one by one", "reordered", "rows chosen", "repeated", "copied", "beams")
+    ),
+    "R5.cached/generation that continues",
 )
 COUNTED_PLACES = KnownFailure(
     "the place of a row's last id is the number of ids that are no padding, on whichever side padding is",
@@ -111,6 +121,39 @@ NO_TUPLE = KnownFailure(
     finding="Transformers: small functions of older releases",
     releases=before("transformers", "5"),
 ).of("R5.calls/outputs as a tuple")
+GOES_ON = "R5.cached/generation that continues"
+READ_AGAIN = KnownFailure(
+    "`generate` reads the ids that a given state holds again, or begins with an empty state",
+    finding="Transformers: generation that continues from a state",
+).of(GOES_ON)
+OLD_GOES_ON = KnownFailure(
+    "`generate` reads the new ids otherwise than in one pass after a cache of its own",
+    finding="Transformers: generation that continues from a state",
+    releases=before("transformers", "5"),
+).of(GOES_ON)
+OLD_STATES_STAY = KnownFailure(
+    "states stay with their place in the batch while beams change theirs",
+    finding="Transformers: beams of MiniMax and RecurrentGemma",
+    releases=before("transformers", "5"),
+).of("R5.cached/beams")
+STATES_STAY = KnownFailure(
+    "states stay with their place in the batch while beams change theirs",
+    finding="Transformers: beams of MiniMax and RecurrentGemma",
+)
+NO_ROUTER_LOSS = KnownFailure(
+    "the loss of routers is never added",
+    finding="Transformers: options that are ignored",
+).of("R5.calls/loss of routers", "R5.calls/loss of routers by configuration")
+OTHER_MASKS = KnownFailure(
+    "a mask of truth values or numbers is taken for another one",
+    finding="Transformers: small functions of older releases",
+    releases=before("transformers", "5"),
+).of("R5.calls/masks of other types")
+BEFORE_THE_NORM = KnownFailure(
+    "the last of all hidden states is the one before the last norm",
+    finding="Transformers: small functions of older releases",
+    releases=before("transformers", "5"),
+).of("R5.calls/the last hidden state")
 STATES = Family(not_served=NO_CHUNKS)
 MLA = Family(options={"num_key_value_heads": 4})
 """Latent attention, with as many heads of keys as of queries."""
@@ -125,12 +168,20 @@ FAMILIES: Mapping[str, Family] = {
     "mistral": Family(),
     "qwen3_moe": Family(quick=True),
     "gpt_oss": Family(),
-    "mamba": replace(STATES, known=(STATE_RESTARTS,)),
-    "falcon_mamba": replace(STATES, known=(STATE_RESTARTS,)),
-    "mamba2": replace(STATES, options={"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8}),
+    "mamba": replace(
+        STATES,
+        not_served={**NO_CHUNKS, "in float16": "states of the tiny model leave the range"},
+        known=(STATE_RESTARTS, READ_AGAIN, OLD_STATES_STAY),
+    ),
+    "falcon_mamba": replace(STATES, known=(STATE_RESTARTS, READ_AGAIN, OLD_STATES_STAY)),
+    "mamba2": replace(
+        STATES,
+        options={"num_heads": 8, "head_dim": 8, "n_groups": 1, "chunk_size": 8},
+        known=(READ_AGAIN, OLD_STATES_STAY),
+    ),
     "aria_text": Family(known=(NO_TUPLE,)),
     "beam": Family(not_served={"places by a factor": "places scale attention too"}),
-    "biogpt": Family(known=(COUNTED_PLACES,)),
+    "biogpt": Family(known=(COUNTED_PLACES, BEFORE_THE_NORM)),
     "bloom": Family(),
     "codegen": Family(options={"rotary_dim": 4}),
     "gptj": Family(options={"rotary_dim": 4}),
@@ -150,21 +201,56 @@ FAMILIES: Mapping[str, Family] = {
     "sarvam_mla": MLA,
     "youtu": MLA,
     "longcat_flash": replace(MLA, since="5"),
-    "granitemoehybrid": Family(options={"layer_types": ["mamba", "attention"]}),
+    "granitemoehybrid": Family(options={"layer_types": ["mamba", "attention"]}, known=(OLD_GOES_ON,)),
     "jamba": Family(
         options={"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
         known=(CHUNKS_RESTART,),
     ),
-    "recurrent_gemma": replace(STATES, options={"block_types": ("recurrent", "attention")}, since="5"),
-    "qwen3_next": replace(LINEAR, known=(OLD_PASSES.of(IN_PASSES, PADDED_PASSES),)),
+    "recurrent_gemma": replace(
+        STATES,
+        options={"block_types": ("recurrent", "attention")},
+        since="5",
+        known=(READ_AGAIN, STATES_STAY.of("R5.cached/beams")),
+    ),
+    "qwen3_next": replace(LINEAR, known=(OLD_PASSES.of(IN_PASSES, PADDED_PASSES), OLD_GOES_ON)),
     "qwen3_5_text": LINEAR,
     "qwen3_5_moe_text": LINEAR,
-    "falcon_h1": Family(options={"mamba_d_ssm": 32, "mamba_n_heads": 4}),
-    "bamba": Family(options={"attn_layer_indices": [1]}),
+    "falcon_h1": Family(
+        options={"mamba_d_ssm": 32, "mamba_n_heads": 4},
+        not_served=dict.fromkeys(
+            ("rows of a cache chosen", "a cache repeated"), "an error is raised: its states stay as they are"
+        ),
+    ),
+    "bamba": Family(options={"attn_layer_indices": [1]}, known=(OLD_GOES_ON,)),
     "lfm2_moe": Family(options={"layer_types": ["conv", "full_attention"]}),
     "phimoe": Family(known=(BEYOND_THE_WINDOW,)),
-    "minimax": Family(not_served=NO_CHUNKS, known=(OLD_PASSES.of(PADDED_PASSES),)),
-    "xglm": Family(known=(OLD_PASSES.of(PADDED_PASSES),)),
+    "minimax": Family(
+        not_served=NO_CHUNKS,
+        known=(OLD_PASSES.of(PADDED_PASSES), STATES_STAY.of("R5.cached/reordered", "R5.cached/beams")),
+    ),
+    "llama4_text": Family(known=(NO_ROUTER_LOSS,)),
+    "flint": Family(
+        not_served=dict.fromkeys(
+            ("routers by argument", "routers by configuration"), "the tiny model has no experts"
+        )
+    ),
+    "xglm": Family(
+        known=(
+            OLD_PASSES.of(
+                PADDED_PASSES,
+                *(
+                    f"R5.cached/{law}"
+                    for law in ("one by one", "reordered", "rows chosen", "repeated", "copied")
+                ),
+            ),
+            OTHER_MASKS,
+        )
+    ),
+    "doge": Family(
+        not_served=dict.fromkeys(
+            ("routers by argument", "routers by configuration"), "the tiny model has no experts"
+        )
+    ),
     "openai-gpt": Family(not_served=NO_CHUNKS, since="5"),
     "roc_bert": Family(since="5"),
     "xlm-roberta-xl": Family(since="5"),
@@ -173,15 +259,15 @@ FAMILIES: Mapping[str, Family] = {
         name: Family()
         for name in (
             "apertus", "arcee", "bert", "bitnet", "camembert", "cohere", "cohere2",
-            "diffllama", "doge", "dots1", "electra", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon",
+            "diffllama", "dots1", "electra", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon",
             "flex_olmo", "gemma", "gemma2", "glm", "glm4", "glm4_moe", "gpt_bigcode", "gpt_neox",
             "gpt_neox_japanese", "granite", "granitemoe", "granitemoeshared", "helium", "hunyuan_v1_dense",
-            "hunyuan_v1_moe", "iquestcoder", "jetmoe", "lfm2", "llama4_text", "megatron-bert", "mellum",
+            "hunyuan_v1_moe", "iquestcoder", "jetmoe", "lfm2", "megatron-bert", "mellum",
             "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mixtral", "mpt", "nanochat", "nemotron",
             "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3",
             "qwen2_moe", "rembert", "roberta", "roformer", "seed_oss", "smollm3", "solar_open", "stablelm",
             "starcoder2", "vaultgemma", "xlm-roberta", "afmoe", "apertus1p5_text", "bert-generation",
-            "big_bird", "cohere2_moe", "data2vec-text", "ernie", "exaone", "flint", "gpt-sw3", "granite_swa",
+            "big_bird", "cohere2_moe", "data2vec-text", "ernie", "exaone", "gpt-sw3", "granite_swa",
             "granitemoe_swa", "hrm_text", "hy_v3", "hy_v4", "hyperclovax", "internlm3", "jais2", "kolibri1", "laguna",
             "lara_mini", "minimax_m3_vl_text", "nemotron_h", "roberta-prelayernorm", "sarvam_moe",
         )

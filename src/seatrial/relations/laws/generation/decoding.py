@@ -12,6 +12,7 @@ import torch
 
 from seatrial.relations.contracts.decoding import Decoded, DecodingPlan
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.decoding import probabilities
 
 BOUND = 1e-4
@@ -284,6 +285,30 @@ def beams_have_their_score(stack: Any, case: DecodingPlan) -> Measure:
             (abs(math.nan if one.total is None else one.total - total) / abs(total), f"beam {number}")
         )
     return Measure.largest(found, 1e-4, "scores of beams against those of their rows, relative")
+
+
+def _beams_that_end(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
+    """Return a plan with beams of which some end before the limit."""
+    likely = [[[stack.end_id], 1.0]]
+    made = plan(lengths=(3, 7, 5, 9), do_sample=False, num_beams=3, sequence_bias=likely)
+    return made(stack, seed, tidy)
+
+
+@DECODING.law(
+    "padding after beams that end", "the end in place of padding, as its id is 0", cases=_beams_that_end
+)
+def padding_follows_ends_of_beams(stack: Any, case: DecodingPlan) -> Measure:
+    """Check that padding alone follows the first end of a row."""
+    wrong, num_ended = [], 0
+    for number, one in enumerate(stack.decoded(case)):
+        place = one.ids.index(stack.end_id) if stack.end_id in one.ids else len(one.ids)
+        rest = one.ids[place + 1 :]
+        num_ended += bool(rest)
+        if any(token != stack.pad_id for token in rest):
+            wrong.append(f"row {number}: {list(one.ids)}")
+    if not num_ended:
+        raise NotServed("no row ends before the limit")
+    return Measure.count(wrong, "rows with other ids than padding after their end")
 
 
 @DECODING.law(

@@ -224,6 +224,21 @@ def rows_do_not_depend_on_the_batch(stack: Any, case: Options) -> Measure:
     return Measure.count(wrong, "rows that differ")
 
 
+@GENERATE.law("beams without a cache", "a state that stays with its place in the batch")
+def beams_do_not_depend_on_the_cache(stack: Any, case: Options) -> Measure:
+    """Compare ids of a search with beams from the cache with those without one."""
+    places = range(len(stack.prompts))
+    options = {"max_new_tokens": NUM_NEW, "do_sample": False, "num_beams": 3}
+    found = stack.generated(options, places=places).rows
+    right = stack.generated({**options, "use_cache": False}, places=places).rows
+    wrong = [
+        f"row {place}: {one[:12]}, due {due[:12]}"
+        for place, (one, due) in enumerate(zip(found, right, strict=True))
+        if one != due
+    ]
+    return Measure.count(wrong, "rows of beams that differ")
+
+
 @GENERATE.law("several of a prompt", "rows of another prompt, or the same draws for all")
 def several_are_of_the_prompt(stack: Any, case: Options) -> Measure:
     """Check the number of rows of several completions, that each is its prompt's, and that draws differ."""

@@ -27,6 +27,8 @@ CALLS = Relation(
     cases=FAMILY.cases,
     seeded=False,
 )
+HALF = 0.2
+"""Of the median place's logits in half precision, through layers with enlarged weights."""
 OTHER = "an option that is ignored, or applied twice"
 
 
@@ -41,6 +43,23 @@ OTHER = "an option that is ignored, or applied twice"
 @CALLS.law("rows in the reverse order", "rows that see each other", form="no rows of their own")
 @CALLS.law("linear scaling by larger places", OTHER, form="places by a factor")
 @CALLS.law("scale of attention by larger queries", OTHER, form="yarn by larger queries")
+@CALLS.law(
+    "the last hidden state",
+    "a norm that is applied twice or not at all",
+    form="the last state",
+    bound=RELOADED,
+)
+@CALLS.law(
+    "masks of other types", "a mask of truth values that is taken for numbers", form="masks of other types"
+)
+@CALLS.law("ids that are added", "a head that is not resized, or in another order", form="more ids")
+@CALLS.law("ids that are taken away", "embeddings that are made again", form="fewer ids")
+@CALLS.law("loss of routers", "padding that counts, a layer that is left out", form="routers by argument")
+@CALLS.law("loss of routers by configuration", OTHER, form="routers by configuration")
+@CALLS.law(
+    "bfloat16, padded on the left", "an infinite mask, a part of another type", form="in bfloat16", bound=HALF
+)
+@CALLS.law("float16, padded on the left", "a mask or a sum that overflows", form="in float16", bound=HALF)
 def calls_change_nothing(stack: Any, case: RowsCase, *, form: CallForm, bound: float = BOUND) -> Measure:
     """Compare the logits of a form with those that they have to equal."""
     with torch.no_grad():
