@@ -1,21 +1,26 @@
 """Holds targets, all their adapters unchanged, to the relations on many releases, and records what they said.
 
 python -m tests.peers.wild.releases --python ENVIRONMENT/bin/python --layers FOLDER [--release trl==1.9.0]
+python -m tests.peers.wild.releases --without-record
 python -m tests.peers.wild.releases_table docs/evidence/releases.md
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 from tests.peers.wild.runner import HERE, Task, failed_laws, verdicts_of
+
+from seatrial.targets import PEERS
 
 _TABLE = tomllib.loads((HERE / "releases.toml").read_text(encoding="utf-8"))
 RELEASES: tuple[Mapping[str, Any], ...] = tuple(_TABLE["release"])
@@ -64,6 +69,22 @@ def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
     return found
 
 
+@cache
+def listed(target: str) -> Mapping[str, bool]:
+    """Return the adapters of a target by name, and whether only a thorough run judges them."""
+    (point,) = (one for one in PEERS if one.name == target)
+    return {name: getattr(one, "thorough", False) for name, one in point.load()().adapters().items()}
+
+
+def without_record(entry: Mapping[str, Any], found: Found, *, thorough: bool) -> list[str]:
+    """Return the adapters of ordinary runs, or else of thorough ones alone, of which a release has no record."""
+    return [
+        name
+        for name, is_thorough in listed(entry["target"]).items()
+        if is_thorough == thorough and name not in found
+    ]
+
+
 def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> Mapping[str, Any] | None:
     """Return the known bug of a release that a broken law is about; None where no one knows of it."""
     for bug in KNOWN:
@@ -104,19 +125,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--python", type=Path, required=True, help="interpreter of the environment `wild`")
-    parser.add_argument("--layers", type=Path, required=True, help="folder that releases are kept in")
+    parser.add_argument("--python", type=Path, help="interpreter of the environment `wild`")
+    parser.add_argument("--layers", type=Path, help="folder that releases are kept in")
     parser.add_argument("--release", action="append", default=[], help="only this one, such as trl==1.9.0")
     parser.add_argument("--adapter", action="append", default=[], help="only this one of the target's")
+    parser.add_argument("--without-record", action="store_true", help="print what has no record, and stop")
     asked = parser.parse_args()
     held = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    if asked.without_record:
+        for entry, thorough in itertools.product(RELEASES, (False, True)):
+            names = without_record(entry, held.get(name_of(entry), {}), thorough=thorough)
+            print(name_of(entry), "thorough:" if thorough else "ordinary:", len(names), *names)
+        return
+    if asked.python is None or asked.layers is None:
+        parser.error("--python and --layers say where the releases run")
     for entry in RELEASES:
         if asked.release and name_of(entry) not in asked.release:
             continue
         found = judged(asked.python, asked.layers, [entry], asked.adapter)[name_of(entry)]
         held[name_of(entry)] = {**(held.get(name_of(entry), {}) if asked.adapter else {}), **found}
-        print(f"{name_of(entry)}: unexplained {unknown(entry, found)}", flush=True)
         RECORD.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+        print(f"{name_of(entry)}: unexplained {unknown(entry, found)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.peers.wild.releases import KNOWN, RECORD, RELEASES, Found, known_bug, name_of, unknown
+from tests.peers.wild.releases import (
+    KNOWN,
+    RECORD,
+    RELEASES,
+    Found,
+    known_bug,
+    name_of,
+    unknown,
+    without_record,
+)
 from tests.peers.wild.table import between_marks
 
 HEADER = (
     "| release | files of | over | adapters | component gone | not covered | laws held | broken as declared "
-    "| broken by a known bug | broken otherwise | Blocked |",
-    "|---|---|---|---|---|---|---|---|---|---|---|",
+    "| broken by a known bug | broken otherwise | Blocked | without a record |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
 )
 BUGS = ("| what was wrong | fixed in | adapters | laws | in |", "|---|---|---|---|---|")
 
@@ -45,6 +54,7 @@ def _row(entry: Mapping[str, Any], found: Found) -> str:
         sum(known_bug(entry, *one) is not None for one in broken),
         ", ".join(unknown(entry, found)) or "0",
         sum(len(row["blocked"]) for row in there.values()),
+        sum(len(without_record(entry, found, thorough=thorough)) for thorough in (False, True)),
     )
     return f"| {' | '.join(map(str, cells))} |"
 

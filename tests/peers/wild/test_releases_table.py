@@ -5,7 +5,16 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.peers.wild.releases import KNOWN, RECORD, RELEASES, known_bug, name_of, record, unknown
+from tests.peers.wild.releases import (
+    KNOWN,
+    RECORD,
+    RELEASES,
+    known_bug,
+    name_of,
+    record,
+    unknown,
+    without_record,
+)
 from tests.peers.wild.releases_table import drawn
 
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -38,6 +47,18 @@ def test_nothing_is_broken_without_an_explanation(entry: dict) -> None:  # type:
     assert unknown(entry, found) == []
     assert sum(row.get("held", 0) for row in found.values()) > 0
     assert not any(row.get("blocked") for row in found.values())
+
+
+@pytest.mark.parametrize("entry", RELEASES, ids=[name_of(entry) for entry in RELEASES])
+def test_every_adapter_of_ordinary_runs_has_a_record(entry: dict) -> None:  # type: ignore[type-arg]
+    """But for those that are listed as not judged yet; the page counts them, and those of thorough runs."""
+    found = RECORDED[name_of(entry)]
+    assert without_record(entry, found, thorough=False) == entry.get("unjudged", [])
+    first = next(name for name in found if "held" in found[name])
+    left = {name: row for name, row in found.items() if name != first}
+    assert first in [
+        name for thorough in (False, True) for name in without_record(entry, left, thorough=thorough)
+    ]
 
 
 @pytest.mark.parametrize("entry", CURRENT.values(), ids=list(CURRENT))

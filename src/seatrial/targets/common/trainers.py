@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import gc
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +17,9 @@ from torch.utils.data import SequentialSampler
 
 from seatrial.relations.contracts.supervised import SupervisedUpdate
 from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import error_line
 from seatrial.relations.records import StepResult
+from seatrial.targets.common.target import release
 
 CPU_OPTIONS: Mapping[str, Any] = {
     "use_cpu": True,
@@ -38,6 +41,22 @@ CPU_OPTIONS: Mapping[str, Any] = {
 """One quiet step on the CPU, without clipping; those that a release does not know are left out."""
 NUMBER = "number"
 """Column of the number of a row."""
+
+
+@contextmanager
+def resuming() -> Iterator[None]:
+    """Return a context for a run of a trainer that may resume from its own checkpoint.
+
+    Raises:
+        NotServed: torch refuses the file that the trainer wrote: the releases do not fit each other.
+    """
+    try:
+        yield
+    except Exception as error:  # raised again if it is another one
+        if type(error).__name__ != "UnpicklingError":
+            raise
+        versions = f"transformers {release('transformers')} with torch {release('torch')}"
+        raise NotServed(f"{versions} does not load its own checkpoints: {error_line(error)[:200]}") from error
 
 
 class CapturingOptimizer(torch.optim.SGD):

@@ -12,7 +12,7 @@ import torch
 from seatrial.relations.contracts.collators import CollatorPlan
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnowsFailures
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.common.tiny import ordinary_ids, tiny_tokenizer
 
 CLASSES: Mapping[str, str] = {
@@ -39,7 +39,10 @@ class Collates(KnowsFailures):
         self.pad_id, self.mask_id = int(tokenizer.pad_token_id), int(tokenizer.mask_token_id)
 
     def collated(self, plan: CollatorPlan) -> Mapping[str, Any]:
-        made: Any = find_name("transformers", [f"transformers:{CLASSES[plan.kind]}"])
+        try:
+            made: Any = find_name("transformers", [f"transformers:{CLASSES[plan.kind]}"])
+        except Gone as gone:
+            raise NotServed(str(gone)) from gone
         missing = sorted({*plan.options} - {*inspect.signature(made).parameters})
         if missing:
             raise NotServed(f"{CLASSES[plan.kind]} of this release has no {', '.join(missing)}")

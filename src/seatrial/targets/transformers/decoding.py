@@ -26,10 +26,7 @@ class Generates(KnowsFailures):
             "an id more than the limit, where the last candidates from the prompt are all right",
             finding="Transformers: candidates from the prompt at the limit",
             releases=before("transformers", "5"),
-        ).of(
-            "R26.decoding/greedy ids, candidates from the prompt",
-            "R26.decoding/greedy ids, candidates from the prompt and a penalty",
-        ),
+        ).of("R26.decoding/greedy ids, candidates from the prompt"),
         KnownFailure(
             "rows whose beams end are padded with the end id where that of padding is 0",
             finding="Transformers: padding of beams that end",

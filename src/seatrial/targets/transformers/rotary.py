@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from seatrial.relations.contracts.rotary import RotaryPlan
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import find_name
+
+ORIGINAL = "original_max_position_embeddings"
 
 
 class RotaryEmbeddings(KnowsFailures):
@@ -33,11 +36,13 @@ class RotaryEmbeddings(KnowsFailures):
         if hasattr(self._config(), "rope_parameters"):
             config = self._config(**sizes, rope_parameters={**options, "rope_theta": plan.base})
         else:
-            original = options.pop("original_max_position_embeddings", None)
+            original = options.pop(ORIGINAL, None)
             if plan.kind == "longrope":  # read from the configuration, and its factor from both lengths
-                sizes["original_max_position_embeddings"] = original
+                sizes[ORIGINAL] = original
             elif original is not None:
-                options["original_max_position_embeddings"] = original
+                if ORIGINAL not in inspect.getsource(self._kinds[plan.kind]):
+                    raise NotServed(f"{plan.kind} of this release does not take {ORIGINAL}")
+                options[ORIGINAL] = original
             config = self._config(**sizes, rope_theta=plan.base, rope_scaling=options)
         module = self._module(config=config)
         with torch.no_grad():

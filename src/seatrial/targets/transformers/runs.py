@@ -46,6 +46,8 @@ class Schedules(KnowsFailures):
         missing = sorted(set(plan.options) - set(known))
         if missing:
             raise NotServed(f"the schedule {plan.name} of this release has no {', '.join(missing)}")
+        if "num_stable_steps" in known and known["num_stable_steps"].default is inspect.Parameter.empty:
+            raise NotServed(f"the schedule {plan.name} of this release needs num_stable_steps")
         share = 0 < plan.warmup < 1
         observed = train(
             {

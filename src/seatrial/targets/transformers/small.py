@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resuming, temporary_folder
 
 WIDTH = 6
 NUM_HELD_OUT = 5
@@ -92,7 +92,8 @@ def train(
             observed,
             stop + int(loses_a_step and stop > 0),
         )
-        observed.trainer.train(resume_from_checkpoint=checkpoint)
+        with resuming():
+            observed.trainer.train(resume_from_checkpoint=checkpoint)
         checkpoint = str(Path(folder) / f"checkpoint-{stop}")
     return observed
 

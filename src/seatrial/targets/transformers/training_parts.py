@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from seatrial.relations.laws.utilities.training_parts import DEFAULTS
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.common.trainers import configuration, freeze_imports
+from seatrial.targets.common.trainers import configuration, freeze_imports, resuming
 from seatrial.targets.transformers.small import Small
 
 
@@ -162,7 +162,8 @@ def early_stop(metrics: Sequence[float], options: Mapping[str, Any]) -> dict[str
                 transformers.EarlyStoppingCallback(options["patience"], options["threshold"]),
             ],
         )
-        trainer.train(resume_from_checkpoint=checkpoint)
+        with resuming():
+            trainer.train(resume_from_checkpoint=checkpoint)
         return trainer
 
     trainer = trained(None)

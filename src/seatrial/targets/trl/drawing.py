@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 
 from seatrial.relations.contracts.drawing import NEUTRAL, Draw, DrawingCase, Drawn
-from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, configuration
@@ -30,6 +30,7 @@ PROMPTS = ("a", "bcde")
 MIN_P = KnownFailure(
     "min_p at its default of None lets that of the model's own generation through",
     finding="TRL: a model's own min_p",
+    releases=since("transformers", "5"),
 ).of("R26.drawn/at the defaults, a model with a min_p of its own")
 
 

@@ -28,13 +28,11 @@ from seatrial.relations.contracts.trainers import (
 )
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
 from seatrial.relations.records.run import UpdateRecord
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
-from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resuming
 from seatrial.targets.common.zoo import balance_loss, zoo_model
 from seatrial.targets.trl.fitting import fitted_setup
 from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
@@ -161,15 +159,8 @@ class Whole(KnowsFailures, TinyCausalModel):
         trainer = self._trainer(plan, folder)
         watch.attach(trainer, plan.ends_after if stops else 0)
         checkpoint = str(Path(folder) / f"checkpoint-{plan.ends_after}") if resumes else None
-        try:
+        with resuming():
             trainer.train(resume_from_checkpoint=checkpoint)
-        except Exception as error:  # raised again unless this torch refuses the file that the trainer wrote
-            if type(error).__name__ != "UnpicklingError":
-                raise
-            versions = f"transformers {release('transformers')} with torch {release('torch')}"
-            raise NotServed(
-                f"{versions} does not load its own checkpoints: {error_line(error)[:200]}"
-            ) from error
         watch.finish()
 
     def _trainer(self, plan: TrainerPlan, folder: str) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -43,7 +45,10 @@ class VerlEngineValueLoss(KnowsFailures):
         return loss
 
     def _config(self) -> Any:
+        # Releases that have it read the files of a default model in its place.
+        has_model = any(item.name == "model_config" for item in dataclasses.fields(self.config_class))
         return self.config_class(
+            **({"model_config": SimpleNamespace()} if has_model else {}),
             strategy="fsdp",
             rollout_n=1,
             ppo_micro_batch_size_per_gpu=1,

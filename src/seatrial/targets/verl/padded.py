@@ -33,6 +33,8 @@ class VerlPaddedEpisodes:
         for module in ("verl.tools.schemas", LOOPS):
             import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
         self.worker = find_name("verl", [f"{LOOPS}:AgentLoopWorker"])
+        if not isinstance(self.worker, type):
+            raise Gone(f"agent loops of verl {release('verl')} are actors of Ray")
         self._output = find_name("verl", [f"{LOOPS}:AgentLoopOutput"])
         self._metrics = find_name("verl", [f"{LOOPS}:AgentLoopMetrics"])
         pad = getattr(self.worker, "_agent_loop_postprocess", None)

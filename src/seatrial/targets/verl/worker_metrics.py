@@ -12,7 +12,7 @@ from torch import Tensor
 from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.trainers import CapturingOptimizer, equal_size
 from seatrial.targets.verl.algorithms import MULTIPLIED
@@ -30,10 +30,11 @@ FIELDS = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "mask")
 PADDING = "R22.named/means and sums, anything in the padding"
 UNEQUAL = "R22.named/means and sums, micro-batches of unequal numbers of tokens"
 SKEWED = KnownFailure(
-    "a scalar that is divided by the number of micro-batches is averaged over them again, or is that of the last one",
+    "a scalar that is divided by the number of micro-batches is averaged over them again",
     finding="verl: losses of micro-batches in the workers' log",
-    releases=before("verl", "0.7"),
+    releases=between("verl", "0.6", "0.7"),
 ).of(UNEQUAL)
+LAST = replace(SKEWED, reason="a scalar is that of the last micro-batch", releases=before("verl", "0.5"))
 WITH_ENTROPY = KnownFailure(
     "the logged policy loss has the entropy taken off it, in place",
     finding="verl: losses of micro-batches in the workers' log",
@@ -133,7 +134,7 @@ class VerlWorkerLosses(VerlWorkerMetrics):
         "actor/pg_loss": MetricSpec(quantity="surrogate", over="row_means", clip=CLIP),
         "actor/kl_loss": MetricSpec(quantity="ref_k3", over="row_means"),
     }
-    known_failures = (SKEWED, WITH_ENTROPY, MULTIPLIED.of(PADDING))
+    known_failures = (SKEWED, LAST, WITH_ENTROPY, MULTIPLIED.of(PADDING))
 
 
 class VerlWorkerCriticMetrics(VerlWorkerMetrics):

@@ -23,8 +23,10 @@ ROUTES = Relation(
 )
 ASKED = "a branch of the forward pass of its own, virtual tokens that are left out or added twice, a mask that moves"
 MOVED = "a tensor or a scale that is not carried over, a name that is not found and is skipped without a word"
-DECOMPOSED = 1e-2
-"""Sums of squared singular values in float32 do not see those below 2e-4 of the largest, of which there are many."""
+BY_ENERGY = "converted to low rank by energy"
+CUT_OFF = 5e-3
+"""A float32 sum of squares does not see singular values below 2.4e-4, the root of 2^-24, of the sum's root: 32 are
+1.4e-3 of the change. Outputs of PEFT 0.21.2 differ by up to 2e-3 (RandLoRA); with a fixed rank by up to 6e-6."""
 
 
 def _keeps_nothing(stack: Any) -> str | None:
@@ -57,7 +59,7 @@ def outputs_are_carried_over(stack: Any, case: AdapterCase, transfer: Transfer) 
         (largest_difference(found_BSV, before_BSV), "the model that got it"),
         (largest_difference(model.outputs(ids_BS), before_BSV), "the model that gave it"),
     ]
-    bound = DECOMPOSED if transfer.startswith("converted") else BOUND
+    bound = CUT_OFF if transfer == BY_ENERGY else BOUND
     return Measure.largest(found, bound, f"outputs, {transfer}, relative difference")
 
 

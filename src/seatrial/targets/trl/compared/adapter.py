@@ -12,7 +12,6 @@ from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any, Literal
 
-import torch
 from packaging.version import Version
 
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, CompareSpec
@@ -198,7 +197,10 @@ class Compared(KnowsFailures, TinyCausalModel):
 
     def trainer(self, plan: ComparedPlan, arguments: Any, sets: tuple[Any, Any], tokenizer: Any) -> Any:
         """Return the trainer of a new model."""
-        torch.manual_seed(1000 + plan.process_seed)
+        import transformers
+
+        # Python's, NumPy's and torch's: a trainer that sets a seed of its own may leave one of them out.
+        transformers.set_seed(1000 + plan.process_seed)
         if plan.variation == "padding on the right":
             tokenizer.padding_side = "right"
         if plan.variation == "padding is the end token":

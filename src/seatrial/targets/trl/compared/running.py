@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, ComparedStep
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import resuming, temporary_folder
 
 UNTIMED = re.compile(r"time|per_second|runtime|epoch|learning_rate|flos|eps$|profiling|^step$")
 
@@ -91,7 +91,7 @@ class Run:
 
         if stops:
             trainer.add_callback(Stopping())
-        with self._observed(trainer):
+        with self._observed(trainer), resuming():
             trainer.train(**({} if checkpoint is None else {"resume_from_checkpoint": checkpoint}))
         for number, step in enumerate(self.steps[first:], start=numbered + 1):
             step["logged"] = _logged(trainer, number)
