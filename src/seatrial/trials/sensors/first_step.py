@@ -42,8 +42,9 @@ LEAST_GRADIENT = {"float32": 1e-7, "bfloat16": 1e-3}
 """Norm below which a gradient is rounding, by the policy's precision: that of advantages of zero."""
 LEAST_VALUES = 20
 """Of a column, to say that all of them are rounded."""
-SAME = 1e-5
-"""Nats between the policy and its reference before the first update: the same weights, in the same precision."""
+SAME = {"float32": 1e-5, "bfloat16": 0.02}
+"""Nats between the policy and its reference before the first update, by the policy's precision: the same weights. With
+experts on two GPUs they differ by 0.002 in bfloat16."""
 LOSS = {"float32": 2e-5, "bfloat16": 0.03}
 """Difference of a loss or an entropy, by the policy's precision: absolute, and relative above 1."""
 ROUTED = {"float32": 2.0, "bfloat16": math.inf}
@@ -100,7 +101,7 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
     options, rows = _step_1(evidence)
     draws = Draws()
     found = compare_scores(_model(evidence, options), rows, options, evidence.job.precision, draws=draws)
-    wrong = [*_rounded(rows), *draws.too_many(), *draws.alike(), *_unlike_the_reference(rows), *found.wrong]
+    wrong = [*_rounded(rows), *draws.too_many(), *draws.alike(), *_unlike_the_reference(rows, options), *found.wrong]
     return (
         wrong[:3],
         f"{found.number} tokens of {len(rows)} rows, at most {found.largest:.2g} nats apart",
@@ -165,12 +166,12 @@ def _not_drawn(
         yield f"was drawn of {size} tokens; {support.least} to {support.most} are left by the options"
 
 
-def _unlike_the_reference(rows: Sequence[LedgerRow]) -> Iterator[str]:
+def _unlike_the_reference(rows: Sequence[LedgerRow], options: Mapping[str, Any]) -> Iterator[str]:
     """Yield where the policy is not its reference, which it is before the first update."""
     for row in rows:
         pairs = zip(row.prev_logprobs or (), row.reference_logprobs or (), mask_of(row), strict=False)
         gap = max((abs(own - other) for own, other, on in pairs if on), default=0.0)
-        if not gap <= SAME:
+        if not gap <= SAME[options["policy.precision"]]:
             yield f"step 1 row {row.index}: policy and reference are {gap:.3g} nats apart before the first update"
 
 
