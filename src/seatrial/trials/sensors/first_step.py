@@ -101,7 +101,13 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
     options, rows = _step_1(evidence)
     draws = Draws()
     found = compare_scores(_model(evidence, options), rows, options, evidence.job.precision, draws=draws)
-    wrong = [*_rounded(rows), *draws.too_many(), *draws.alike(), *_unlike_the_reference(rows, options), *found.wrong]
+    wrong = [
+        *_rounded(rows),
+        *draws.too_many(),
+        *draws.alike(),
+        *_unlike_the_reference(rows, options),
+        *found.wrong,
+    ]
     return (
         wrong[:3],
         f"{found.number} tokens of {len(rows)} rows, at most {found.largest:.2g} nats apart",
