@@ -22,9 +22,8 @@ ADDED = (
     "R24.learning_rate", "R24.staleness",
 )  # fmt: skip
 NOT_REFRL = {
-    "accumulated_training", "adapter_groups", "adapters", "adapters_elsewhere", "collators", "collectives",
-    "compared_trainer",
-    "combined_adapters", "decoding", "default_sampling", "drawn_tokens", "executable_batch_size", "functions",
+    "accumulated_training", "adapted_family", "adapter_groups", "adapters", "adapters_elsewhere", "collators",
+    "collectives", "compared_trainer", "combined_adapters", "decoding", "default_sampling", "drawn_tokens", "executable_batch_size", "functions",
     "kl_controller", "length_balance", "masking", "metric_gather", "model_calls", "model_family", "model_files",
     "model_heads", "model_options", "named_schedules", "nested_exchanges", "own_generation", "pairs", "placed_models",
     "process_splits", "prompt_rows", "readiness", "recorded_model", "rollout_window", "rotary", "routed_adapters",

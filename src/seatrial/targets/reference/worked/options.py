@@ -324,7 +324,7 @@ def _tuned(name: str) -> None:
 
 
 def _of_parts() -> Iterator[WorkedExample]:
-    parts = Registry("part", "refrl.no_such_group", {"one": "math:pi", "two": 2})
+    parts = Registry("part", "no_such_group", {"one": "math:pi", "two": 2})
     yield example("names of parts", ["one", "two"], parts.names)
     yield example(
         "parts by name",
