@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from refrl.algorithms.filters import DynamicSampling
+import torch
+
+from refrl.algorithms.batching import TrainSample
+from refrl.algorithms.filters import DynamicSampling, groups_with_spread
 from refrl.config import GRPOConfig
 from refrl.errors import TrainingError
 from refrl.generation.base import SamplingParams
@@ -38,6 +41,20 @@ class GroupFate:
 
 
 @dataclass(frozen=True)
+class DrawnPrompt:
+    """What dynamic sampling did with a prompt that it drew."""
+
+    batch: int
+    """Generation batch of the step that it was drawn for, from 0."""
+    prompt_id: int
+    fate: str
+    """`trained`; `zero variance`: dropped; `surplus`: beyond what the step holds; `held`: not sampled, since the step
+    holds its group already, or the batch samples it once."""
+    rewards: Sequence[float] = ()
+    """The verifier's, before any penalty on length, of its completions; none where it was not sampled."""
+
+
+@dataclass(frozen=True)
 class Collected:
     """What a step trains on, and how it was collected."""
 
@@ -48,6 +65,8 @@ class Collected:
     """What dynamic sampling did (nothing where it is off)."""
     discarded: Rollouts | None = None
     """Rows that it sampled and left out."""
+    drawn: Sequence[DrawnPrompt] = ()
+    """What it did with each prompt of `served`, in order."""
     fates: Sequence[GroupFate] = ()
     """Asynchronous rollouts: the groups that the step trains on, and those that its filters dropped."""
 
@@ -99,6 +118,7 @@ class Collector:
         sampling = DynamicSampling(num_groups=num_prompts, max_generation_batches=bound)
         parts: list[Rollouts] = []
         left_out: list[Rollouts] = []
+        prompts: list[DrawnPrompt] = []
         full = False
         while not full:
             # The first batch of a step is sampled as it is without dynamic sampling.
@@ -106,6 +126,7 @@ class Collector:
             purpose = f"rollout, batch {number}" if number else "rollout"
             rollouts = self._generate(self._unseen(sampling, drawn, served), step, purpose)
             samples = rollouts.verified_samples()
+            num_recorded = len(prompts)
             num_kept = len(sampling.kept)
             try:
                 full = sampling.add(samples)
@@ -115,6 +136,7 @@ class Collector:
             kept = [id(sample) in added for sample in samples]
             parts.append(rollouts.rows([row for row, is_kept in enumerate(kept) if is_kept]))
             left_out.append(rollouts.rows([row for row, is_kept in enumerate(kept) if not is_kept]))
+            prompts.extend(_fates(number, served[num_recorded:], samples, kept))
             if not full:
                 drawn = self._draw(num_drawn, served)
         counts = {
@@ -122,7 +144,9 @@ class Collector:
             "dynamic_sampling_num_dropped_groups": float(sampling.num_dropped_groups),
             "dynamic_sampling_num_discarded_valid_samples": float(sampling.num_discarded_valid_samples),
         }
-        return Collected(join_rollouts(parts), served, counts, discarded=join_rollouts(left_out))
+        return Collected(
+            join_rollouts(parts), served, counts, discarded=join_rollouts(left_out), drawn=prompts
+        )
 
     def _draw(self, num: int, served: list[Example]) -> list[Example]:
         with self.timer.time("data_processing"):
@@ -150,6 +174,24 @@ class Collector:
         with self.timer.time("reward_calculation"):
             rollouts = self.worker.reward(examples, completions, self.verifier)
             return rollouts.penalised(self.config.reward_shaping, self.sampling.max_new_tokens)
+
+
+def _fates(
+    batch: int, drawn: Sequence[Example], samples: Sequence[TrainSample], kept: Sequence[bool]
+) -> Iterator[DrawnPrompt]:
+    """Yield what became of each prompt that was drawn for a batch; `kept` says which samples are trained on."""
+    rewards: dict[int, list[float]] = {}
+    for sample in samples:
+        rewards.setdefault(sample.group_id, []).append(sample.reward)
+    ids, of_rows = [sample.group_id for sample in samples], [sample.reward for sample in samples]
+    spread_B = groups_with_spread(torch.tensor(of_rows).double(), torch.tensor(ids)).tolist()
+    varied = {one for one, has_signal in zip(ids, spread_B, strict=True) if has_signal}
+    trained = {one for one, is_kept in zip(ids, kept, strict=True) if is_kept}
+    for example in drawn:
+        one = example.prompt_id
+        fate = "trained" if one in trained else "surplus" if one in varied else "zero variance"
+        group = rewards.pop(one, None)  # a second draw of the prompt is not sampled
+        yield DrawnPrompt(batch, one, "held") if group is None else DrawnPrompt(batch, one, fate, group)
 
 
 class RolloutSource(Protocol):

@@ -96,6 +96,8 @@ def train_step(session: Session, config: GRPORunConfig, step: int) -> None:
     metrics = log_step(session, config, step, collected, updated.filtered, trained)
     if collected.fates:
         session.logger.log_rows(map(asdict, collected.fates), "group_data", step)
+    if collected.drawn:
+        session.logger.log_rows(map(asdict, collected.drawn), "drawn_data", step)
     check_update(trained, step, session.logger.directory)
     check_rewards(collected, config.grpo.max_verifier_error_share, step, session.logger.directory)
     session.observer.trained(

@@ -13,7 +13,9 @@ import torch
 from refrl.training.grpo import run_grpo
 from refrl.training.session import Observers, Session, TrainedStep, TunedStep
 from refrl.training.sft import run_sft
+from seatrial.guards import Guards
 from seatrial.targets.reference.configuration import configuration, least, tuning_configuration
+from seatrial.targets.reference.guards.advantages import check_near_rewards
 from seatrial.targets.reference.guards.observer import RecordingGuards
 from seatrial.targets.reference.runs.short import quiet
 
@@ -142,3 +144,15 @@ def test_a_gradient_that_never_arrives_is_seen(tmp_path: Path) -> None:
         run_sft(config, guards)
     assert "gradient of the loss" in failed(guards)
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus_baseline"])
+def test_near_rewards_that_count_as_equal_are_seen(monkeypatch: pytest.MonkeyPatch, estimator: str) -> None:
+    """As where the bound is the rounding of bfloat16."""
+    config = configuration({"grpo.advantage.estimator": estimator, "grpo.advantage.scale": "batch"})
+    sound, misled = Guards(raises=False), Guards(raises=False)
+    check_near_rewards(config, sound)
+    monkeypatch.setattr("refrl.algorithms.advantages.EQUAL_REWARDS", 4 * torch.finfo(torch.bfloat16).eps)
+    check_near_rewards(config, misled)
+    assert not sound.failures
+    assert [verdict.name for verdict in misled.failures] == ["guard near rewards differ"]

@@ -1,5 +1,6 @@
 """What trials ask of filters, of dynamic sampling, of the buffer's logged size, and of damaged checkpoints."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ from seatrial.evidence.runlog import Series
 from seatrial.trials.run_evidence import NotGivenError
 from seatrial.trials.sensors import damage
 from seatrial.trials.sensors.damage import damage_seen, damaged_copies
+from seatrial.trials.sensors.drawn import wrongly_drawn
 from seatrial.trials.sensors.filters import buffer_holds_what_waits, rows_are_filtered
+from seatrial.trials.sensors.options import Options, flat
 from seatrial.verdict import Outcome
 
 OPTIONS: dict[str, Any] = {
@@ -48,7 +51,11 @@ def run(rows: list[LedgerRow], scalars: dict[str, list[float]], num_steps: int =
         return Series(tag=tag, steps=np.arange(1, len(values) + 1), values=np.array(values))
 
     return SimpleNamespace(
-        job=SimpleNamespace(configuration=configuration, num_steps=num_steps), ledger=rows, series=series
+        job=SimpleNamespace(
+            configuration=configuration, num_steps=num_steps, first_step=1, ledger_dir=Path("no rows")
+        ),
+        ledger=rows,
+        series=series,
     )
 
 
@@ -120,6 +127,72 @@ def test_rows_are_those_that_the_filters_leave(
     """Two prompts of two rows a step; a generation batch has three."""
     found, _, number = rows_are_filtered(run(rows, scalars, **grpo))
     assert number == 4
+    assert any(wrong in text for text in found) if wrong else not found, found
+
+
+def drawn(*groups: tuple[int, int, str], **changed: Any) -> list[dict[str, Any]]:
+    """Return prompts that were drawn, each with its batch, number and fate; `changed` are facts of the first one."""
+    rewards = {"held": [], "zero variance": [1.0, 1.0], "trained": [0.0, 1.0], "surplus": [0.0, 1.0]}
+    found: list[dict[str, Any]] = [
+        {"batch": batch, "prompt_id": number, "fate": fate, "rewards": rewards[fate]}
+        for batch, number, fate in groups
+    ]
+    found[0].update(changed)
+    return found
+
+
+KEPT = [row(0, 0.0), row(1, 1.0), row(2, 0.0), row(3, 1.0)]
+IN_ONE = ((0, 0, "trained"), (0, 1, "trained"), (0, 2, "surplus"))
+IN_TWO = (
+    (0, 0, "trained"),
+    (0, 2, "zero variance"),
+    (0, 3, "zero variance"),
+    (1, 1, "trained"),
+    (1, 0, "held"),
+    (1, 2, "surplus"),
+)
+
+
+@pytest.mark.parametrize(
+    ("groups", "counts", "rows", "changed", "wrong"),
+    [
+        (IN_ONE, (1, 0, 2), KEPT, {}, ""),
+        (IN_TWO, (2, 2, 2), KEPT, {}, ""),
+        (IN_ONE, (1, 1, 2), KEPT, {}, "dropped_groups is 1, what was drawn gives 0"),
+        (IN_ONE, (2, 0, 2), KEPT, {}, "gen_batches is 2"),
+        (IN_ONE, (1, 0, 0), KEPT, {}, "discarded_valid_samples is 0"),
+        (IN_ONE[:2], (1, 0, 0), KEPT, {}, "batch 0 drew 2 prompts, not 3"),
+        (IN_ONE, (1, 0, 2), KEPT, {"rewards": [0.0, 1.0, 1.0]}, "has 3 completions, not 2"),
+        (IN_ONE, (1, 0, 2), KEPT, {"rewards": [1.0, 1.0]}, "with the rewards [1.0, 1.0] is trained"),
+        (IN_ONE, (1, 1, 2), KEPT, {"fate": "zero variance"}, "[0.0, 1.0] is zero variance"),
+        (IN_ONE, (1, 0, 2), [*KEPT[2:], *KEPT[:2]], {}, "row 0 is 0 for prompt 1, kept was 0 for prompt 0"),
+        (IN_ONE, (1, 0, 4), KEPT, {"fate": "surplus"}, "prompt 0 is left out, and the step has 0 groups"),
+        (
+            (*IN_TWO[:4], (1, 0, "trained"), IN_TWO[5]),
+            (2, 2, 2),
+            KEPT,
+            {},
+            "prompt 0 is trained, and held by then",
+        ),
+        ((*IN_ONE[:2], (0, 2, "held")), (1, 0, 0), KEPT, {}, "prompt 2 is held, and not held by then"),
+        (IN_TWO, (2, 2, 2), KEPT, {"prompt_id": 2, "batch": 0}, "prompt 2 is drawn again, in batch 0"),
+    ],
+)
+def test_dynamic_sampling_keeps_drops_and_draws_as_it_says(
+    tmp_path: Path,
+    groups: tuple[tuple[int, int, str], ...],
+    counts: tuple[float, float, float],
+    rows: list[LedgerRow],
+    changed: dict[str, Any],
+    wrong: str,
+) -> None:
+    """A step of two groups of two; a batch draws three prompts."""
+    lines = [json.dumps(one) + "\n" for one in drawn(*groups, **changed)]
+    (tmp_path / "drawn_data_step1.jsonl").write_text("".join(lines))
+    evidence = run(rows, sampling(*counts), use_dynamic_sampling=True)
+    evidence.job.ledger_dir, evidence.job.first_step = tmp_path, 1
+    options = Options(flat(evidence.job.configuration))
+    found = list(wrongly_drawn(evidence, {1: rows}, options))
     assert any(wrong in text for text in found) if wrong else not found, found
 
 

@@ -426,3 +426,15 @@ def test_the_decoder_is_that_of_transformers(tmp_path: Path, spec: TinyModelSpec
 def test_other_models_are_left_to_transformers(facts: dict[str, Any], tmp_path: Path) -> None:
     """The reason names the trait."""
     assert why_not(facts, tmp_path)
+
+
+def test_an_entropy_in_bfloat16_is_bounded_by_the_rounding_of_its_rows(job: TrainingJob) -> None:
+    """A mean that is 1 % off is within the bound of a loss in bfloat16, and far from the rows' own."""
+    policy = {**job.configuration["policy"], "precision": "bfloat16"}
+    narrow = replace(job, configuration={**job.configuration, "policy": policy})
+    series = RunEvidence(job, None, []).series("train/entropy")  # type: ignore[arg-type]
+    assert series is not None
+    for factor, seen in ((1.0, False), (1.01, True)):
+        scalars = {"train/entropy": float(series.values[0]) * factor}
+        wrong, _, _ = first_update(Changed(narrow, rows_of(job), scalars))
+        assert any("train/entropy" in text for text in wrong) is seen, wrong

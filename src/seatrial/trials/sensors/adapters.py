@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.weights import StoredTensor, stored_tensors
+from seatrial.targets.base import TrainingJob
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import FAMILIES
 from seatrial.trials.sensors.options import options_of
@@ -18,9 +20,21 @@ PREFIX = "base_model.model."
 """What PEFT puts before the name of every tensor."""
 EMBEDDING, HEAD = "embed_tokens", "lm_head"
 
+BASE = "base_model_name_or_path"
+PLAIN: Mapping[str, Any] = {
+    "peft_type": "LORA",
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "use_dora": False,
+    "use_rslora": False,
+    "modules_to_save": None,
+    "layers_to_transform": None,
+}
+"""Options of PEFT that change what an adapter computes, at the values of a plain LoRA, which are PEFT's defaults."""
+
 
 def adapters_are_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """The exported adapters are on the layers that the options name, and have their rank and scale.
+    """The exported adapters are on the layers that the options name, and have their rank, scale, base and form.
 
     Raises:
         NotGivenError: the run exports no adapters, or its model's linear layers are not known by their weights.
@@ -45,9 +59,10 @@ def adapters_are_configured(evidence: RunEvidence) -> tuple[list[str], str, int]
         said = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BlockedError(f"{folder}/adapter_config.json cannot be read: {error}") from error
-    for name, value in {"r": rank, "lora_alpha": options["policy.lora_cfg.alpha"]}.items():
-        if said.get(name) != value:
+    for name, value in {"r": rank, "lora_alpha": options["policy.lora_cfg.alpha"], **PLAIN}.items():
+        if said.get(name, value if name in PLAIN else None) != value:
             wrong.append(f"adapter_config.json has {name}={said.get(name)}, the run has {value}")
+    wrong += _of_another_model(said.get(BASE), evidence.job)
     return wrong[:3], f"{len(adapted)} layers with an adapter of rank {rank}", len(adapted)
 
 
@@ -56,6 +71,16 @@ ADAPTED = sensor(
     "those named, of the rank and scale",
     adapters_are_configured,
 )
+
+
+def _of_another_model(named: str | None, job: TrainingJob) -> Iterator[str]:
+    """Yield that the adapters name another base than the model that training started from."""
+    if named is None:
+        yield f"adapter_config.json names no {BASE}"
+    elif Path(named).resolve() == job.final_model.resolve():
+        yield f"adapter_config.json has {BASE}={named}, the export, which holds the adapters already"
+    elif Path(named).resolve() != job.initial_model.resolve():
+        yield f"adapter_config.json has {BASE}={named}, the run started from {job.initial_model}"
 
 
 def _layers(tensors: Mapping[str, StoredTensor], options: Mapping[str, Any]) -> list[str]:

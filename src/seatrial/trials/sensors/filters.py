@@ -8,11 +8,9 @@ from typing import Any
 
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.drawn import EQUAL, wrongly_drawn
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of, verified_reward
 from seatrial.trials.sensors.paths import by_step
-
-EQUAL = 1e-9
-"""Rewards this close are equal: a penalty on length is added to the verifier's, and taken off again."""
 
 
 def rows_are_filtered(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -48,6 +46,7 @@ def rows_are_filtered(evidence: RunEvidence) -> tuple[list[str], str, int]:
                     f"step {step}: {tag} is {by_step(evidence, tag).get(step)}, the rows have {count}"
                 )
         wrong += _sampled_in_vain(evidence, step, options)
+    wrong += wrongly_drawn(evidence, steps_of(evidence), options)
     return wrong[:3], f"{number} rows, {left_out} left out of the loss", number
 
 

@@ -47,6 +47,9 @@ SAME = {"float32": 1e-5, "bfloat16": 0.02}
 experts on two GPUs they differ by 0.002 in bfloat16."""
 LOSS = {"float32": 2e-5, "bfloat16": 0.03}
 """Difference of a loss or an entropy, by the policy's precision: absolute, and relative above 1."""
+OF_ENTROPY, LEAST_ENTROPY = 4.0, 2e-3
+"""By which a mean entropy may differ: so many times the mean gap of the tokens' log-probabilities, which do not cancel
+out as entropies do, and nats in addition. In bfloat16 it differs by a thirtieth of that gap."""
 ROUTED = {"float32": 2.0, "bfloat16": math.inf}
 """Tokens of an expert that may differ, by the policy's precision: those between two experts within rounding."""
 MOST_BYTES = 500_000_000
@@ -215,7 +218,7 @@ def compare_update(
         raise NotGivenError(f"step {step} has {len(updates)} updates, whose means are logged")
     precision = options["policy.precision"]
     with_gradient = not (options["policy.lora_cfg.enabled"] or options["policy.draft.enabled"])
-    found = recompute(model, updates[0], options, with_gradient=with_gradient)
+    found, gap = recompute(model, updates[0], options, with_gradient=with_gradient)
     wrong = []
     for name, value in found.items():
         series = by_step(evidence, f"train/{name}")
@@ -225,6 +228,8 @@ def compare_update(
         allowed = LOSS[precision] * max(1.0, abs(value))
         if name == "grad_norm":
             allowed = max(GRADIENT[precision] * value, LEAST_GRADIENT[precision])
+        elif name == "entropy":
+            allowed = min(allowed, OF_ENTROPY * gap + LEAST_ENTROPY)
         elif name.startswith("moe/tokens"):
             allowed = ROUTED[precision]
         if not abs(logged - value) <= allowed:
@@ -236,8 +241,11 @@ def compare_update(
 
 def recompute(
     model: Model, rows: Sequence[LedgerRow], options: Mapping[str, Any], *, with_gradient: bool
-) -> dict[str, float]:
-    """Return loss, entropy and the gradient's norm of an update, and what its routers did, by their logged names."""
+) -> tuple[dict[str, float], float]:
+    """Return loss, entropy, the gradient's norm and what routers did by their logged names, and the tokens' mean gap.
+
+    The gap is that of the rows' log-probabilities from the model's, without sign.
+    """
     spec = loss_spec(options)
     logprobs, entropies, distributions = [], [], []
     for row in rows:
@@ -251,8 +259,14 @@ def recompute(
     tokens, sequences = counts_of(rows)
     trained = [entropies[number][place] for number, kept in enumerate(distributions) for place in kept]
     found = {"loss": oracle.loss, "entropy": math.fsum(trained) / tokens}
+    gaps = [
+        abs(one - other)
+        for ours, row in zip(logprobs, rows, strict=True)
+        for one, other in zip(ours, row.prev_logprobs or (), strict=True)
+    ]
+    gap = math.fsum(gaps) / tokens
     if not with_gradient:
-        return found
+        return found, gap
     balance = float(options["policy.router_aux_loss_coef"]) / sequences
     for row, kept, slopes in zip(rows, distributions, oracle.gradient_BT, strict=True):
         if not kept:
@@ -267,7 +281,7 @@ def recompute(
             gradient_SV[(row.prompt_length or 0) + place - 1] = slope_V / _temperature(options)
         model.backward(gradient_SV, balance)
     norm = math.sqrt(math.fsum(norm**2 for norm in model.norms().values()))
-    return {**found, "grad_norm": norm, **model.routed()}
+    return {**found, "grad_norm": norm, **model.routed()}, gap
 
 
 def _step_1(evidence: RunEvidence) -> tuple[dict[str, Any], Sequence[LedgerRow]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seatrial.trials.base import Claim
 from seatrial.trials.sensors.defined import DEFINED
+from seatrial.trials.sensors.exported import EXPORTED
 from seatrial.trials.sensors.filters import rows_are_filtered
 from seatrial.trials.sensors.first_step import drawn_as_configured, first_update
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
@@ -53,6 +54,7 @@ RECOMPUTED = (
     DEFINED,
     PROMPTS,
     RECORD,
+    EXPORTED,
 )
 """Every such check, in order."""
 

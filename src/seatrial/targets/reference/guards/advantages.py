@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from refrl.algorithms.advantages import compute_advantages
+from refrl.algorithms.filters import groups_with_spread
 from refrl.config import GRPORunConfig
 from refrl.config.algorithms import ADVANTAGES
 from refrl.training.session import TrainedStep
@@ -18,6 +20,8 @@ from seatrial.targets.reference.configuration import effective
 from seatrial.targets.reference.guards.base import check
 
 ROUNDING = 1e-3
+NEAR = (0.0, 1e-4, 1e-3, 0.01, 0.1)
+"""Differences of two rewards of a group."""
 NO_SPREAD = 1e-5
 """Rewards of a group that differ by less are one reward, or two: float32 decides."""
 
@@ -63,6 +67,26 @@ def check_advantages(
         if not abs(row.advantage - right) <= ROUNDING * largest + 1e-6:
             wrong.append(f"row {number}: {row.advantage:.6g}, its group gives {right:.6g}")
     check(guards, "advantages as configured", wrong[:1], where=f"step {step.step}, ", number=len(rows))
+
+
+def check_near_rewards(config: GRPORunConfig, guards: Guards) -> None:
+    """Check that rewards which differ by little rank the rows of a group, and that equal ones do not.
+
+    Rewards of a run are seldom so near, so the stack's functions are called with made ones.
+    """
+    if not config.grpo.advantage.is_built_in:
+        return
+    wrong = []
+    for near in NEAR:
+        rewards_B = torch.tensor([0.8, 0.8 + near, 0.0, 1.0])
+        groups_B = torch.tensor([0, 0, 1, 1])
+        low, high, *_ = compute_advantages(rewards_B, groups_B, config.grpo.advantage).tolist()
+        varies = groups_with_spread(rewards_B, groups_B).tolist()
+        if (high > low) is not (near > 0):
+            wrong.append(f"rewards 0.8 and {0.8 + near:g} have advantages {low:.3g} and {high:.3g}")
+        if varies != [near > 0, near > 0, True, True]:
+            wrong.append(f"rewards 0.8 and {0.8 + near:g} {'vary' if varies[0] else 'count as equal'}")
+    check(guards, "near rewards differ", wrong, number=len(NEAR))
 
 
 def _custom_advantages(rows: Sequence[RunRow], config: GRPORunConfig) -> list[float]:

@@ -28,7 +28,11 @@ from seatrial.guards import GuardError, Guards
 from seatrial.guards.guards import WeightSample, sample_weights
 from seatrial.relations.records.run import RunRow
 from seatrial.targets.reference.conversions import whole_state
-from seatrial.targets.reference.guards.advantages import check_advantages, check_shaped_rewards
+from seatrial.targets.reference.guards.advantages import (
+    check_advantages,
+    check_near_rewards,
+    check_shaped_rewards,
+)
 from seatrial.targets.reference.guards.base import RunConfig, is_checked_closely
 from seatrial.targets.reference.guards.checkpoints import CheckpointGuard, check_loaded
 from seatrial.targets.reference.guards.examples import ExampleGuard
@@ -49,6 +53,7 @@ from seatrial.targets.reference.guards.rows import check_rows, check_samples, ch
 from seatrial.targets.reference.guards.sampling import RATIO_TOLERANCE, SamplingGuard
 from seatrial.targets.reference.guards.schedule import ScheduleGuard
 from seatrial.targets.reference.guards.seeds import SeedGuard
+from seatrial.targets.reference.guards.updates import UpdateGuard, shows_updates
 from seatrial.targets.reference.guards.weight_sync import check_sync
 from seatrial.targets.reference.target import GUARDS_FILE
 
@@ -100,6 +105,8 @@ class RunGuards(Observer):
             self._seeds.started(session)
             self._checkpoints.started(session)
             check_loaded(session, self._config, self.guards)
+            if isinstance(self._config, GRPORunConfig):
+                check_near_rewards(self._config, self.guards)
             if self._sampling is not None and self._rollouts is not None:
                 self._sampling.started(session)
                 self._rollouts.started(session)
@@ -273,7 +280,23 @@ class RecordingGuards(RunGuards):
 
 
 class TrialGuards(RecordingGuards):
-    """The guards of a trial: also reads a generator in another process back at every sync, and compares bits."""
+    """The guards of a trial: they also read a generator in another process back at every sync, and look at updates."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Begin."""
+        super().__init__(config)
+        self.needs_gradients = shows_updates(config)
+        self._updates = UpdateGuard(config, self.guards)
+
+    def trained(self, session: Session, step: TrainedStep) -> None:
+        """Check what is shown of each update."""
+        super().trained(session, step)
+        self._updates.check_step(session.policy.trained_weights(), step.updates)
+
+    def tuned(self, session: Session, step: TunedStep) -> None:
+        """Check what is shown of each update."""
+        super().tuned(session, step)
+        self._updates.check_step(session.policy.trained_weights(), step.updates)
 
     def synced(self, session: Session) -> None:
         """Check every tensor of the generator against the policy's, bit by bit, without refrl's fingerprints."""

@@ -10,6 +10,7 @@ from refrl.config import GRPORunConfig
 from refrl.training.session import Session, TrainedStep
 from seatrial.guards import Guards
 from seatrial.targets.reference.guards.base import check
+from seatrial.targets.reference.guards.continued import check_continued
 from seatrial.targets.reference.target import lag_is_exact
 
 
@@ -25,7 +26,9 @@ class RolloutGuard:
         self._num_served = 0
 
     def started(self, session: Session) -> None:
-        """Continue after the groups of earlier attempts."""
+        """Continue after the groups of earlier attempts; check how a request that was given up is continued."""
+        if self._config.grpo.async_grpo.enabled:
+            check_continued(self._guards)
         step = session.attempt.step
         path = session.logger.directory / f"group_data_step{step}.jsonl"
         if step and path.is_file():

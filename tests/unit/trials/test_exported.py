@@ -1,0 +1,66 @@
+"""What trials ask of the files of an export."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from seatrial.errors import BlockedError
+from seatrial.trials.sensors.exported import files_are_exported
+
+
+def export(folder: Path) -> Any:
+    """Return a run that exported a model of two parts, and a draft head."""
+    (folder / "draft").mkdir(parents=True)
+    parts = {f"w{number}": f"model-{number}.safetensors" for number in (1, 2)}
+    files = {
+        "config.json": "{}",
+        "model.safetensors.index.json": json.dumps({"weight_map": parts}),
+        "draft/model.safetensors": "weights",
+        **dict.fromkeys(parts.values(), "weights"),
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)
+    (folder / "draft").chmod(0o755)
+    job = SimpleNamespace(final_model=folder, configuration={"policy": {}})
+    return SimpleNamespace(job=job, need=lambda part: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda at: None, ""),
+        (
+            lambda at: (at / "draft" / "model.safetensors").chmod(0o600),
+            "draft/model.safetensors has mode 600",
+        ),
+        (lambda at: (at / "draft").chmod(0o700), "draft has mode 700"),
+        (lambda at: (at / "config.json").chmod(0o600), ""),
+        (lambda at: (at / ".model.tmp").write_text("x"), ".model.tmp is left over"),
+        (lambda at: (at / "merges.txt").touch(0o644), "merges.txt is empty"),
+        (lambda at: (at / "model-2.safetensors").unlink(), "model-2.safetensors is named by"),
+        (lambda at: (at / "model-3.safetensors").write_text("x"), "model-3.safetensors is not named by"),
+    ],
+    ids=["sound", "file", "folder", "private", "left over", "empty", "lost", "unnamed"],
+)
+def test_files_are_readable_whole_and_alone(
+    tmp_path: Path, change: Callable[[Path], object], wrong: str
+) -> None:
+    """Also those in folders of the export."""
+    evidence = export(tmp_path / "final")
+    change(tmp_path / "final")
+    found, _, number = files_are_exported(evidence)
+    assert number >= 5
+    assert any(wrong in text for text in found) if wrong else not found, found
+
+
+def test_no_export_is_no_evidence(tmp_path: Path) -> None:
+    """It does not pass."""
+    evidence = export(tmp_path / "final")
+    evidence.job.final_model = tmp_path / "nothing"
+    with pytest.raises(BlockedError, match=r"config\.json"):
+        files_are_exported(evidence)
