@@ -24,8 +24,8 @@ class LoggerConfig(Section):
     """Observers of the run, each by the name that an installed package offers (entry points of `refrl.observers`) or by
     import path: a callable that takes the configuration and returns a `refrl.training.session.Observer`."""
     log_train_data: bool = True
-    """Write the rows of each step to `train_data_step<N>.jsonl`, and those of a validation to
-    `validation_data_step<N>.jsonl`."""
+    """Write the rows of each step to `train_data_step<N>.jsonl`, those of a validation to
+    `validation_data_step<N>.jsonl`, and what dynamic sampling drew to `drawn_data_step<N>.jsonl`."""
 
 
 MAX_THREADS = 1024
