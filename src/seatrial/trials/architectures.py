@@ -273,8 +273,6 @@ def architecture_trials() -> Sequence[Architecture]:
                 sensor(DRAFT_LOSS, "computed from the rows", draft_loss),
             ),
             words=("policy.draft.enabled=true",),
-            # The group of the empty word has equal rewards, so that a step may sample a second batch.
-            options=("grpo.use_dynamic_sampling=true",),
             does_not_prove="that rollouts are faster (nothing is sampled with the head), several draft tokens, "
             "that the model learns (level 6)",
         ),
