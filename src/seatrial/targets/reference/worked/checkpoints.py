@@ -285,6 +285,7 @@ def _of_directories() -> Iterator[WorkedExample]:
     yield example("steps by number", [2, 9, 10], in_folder(_ten))
     yield example("unfinished ones are removed", (["final", "step_1"], [1]), in_folder(_unfinished))
     yield example("a written directory", (["a"], True, []), in_folder(_new_directory))
+    yield example("permissions of an ordinary file", [True, True], in_folder(_permissions))
     yield example("nothing of a failed one", ([], []), in_folder(_failed_directory))
     yield example(
         "no export", None, lambda: final_directory(CheckpointingConfig(checkpoint_dir="x", enabled=False))
@@ -315,6 +316,16 @@ def _new_directory(folder: Path) -> Any:
         is_hidden = not (folder / "made").exists()
     hidden = [path.name for path in folder.iterdir() if path.name.startswith(".")]
     return [path.name for path in (folder / "made").iterdir()], is_hidden, hidden
+
+
+def _permissions(folder: Path) -> Any:
+    with new_directory(folder / "made") as temporary:
+        (temporary / "head").mkdir()
+        for path in (temporary / "a", temporary / "head" / "b"):
+            path.touch(mode=0o600)
+    plain = folder / "plain"
+    plain.touch()
+    return [(folder / "made" / name).stat().st_mode == plain.stat().st_mode for name in ("a", "head/b")]
 
 
 def _failed_directory(folder: Path) -> Any:

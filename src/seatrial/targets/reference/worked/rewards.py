@@ -316,6 +316,9 @@ def _of_programs() -> Iterator[WorkedExample]:
     yield example("a program in a block", "print(1)\n", extract_code, "so\n```python\nprint(1)\n```\nis it")
     yield example("the last of two blocks", "b\n", extract_code, "```\na\n```\n```py\nb\n```")
     yield example("no block", "print(1)", extract_code, "print(1)")
+    tests = json.dumps([{"stdin": "", "stdout": "2\n3\n"}])
+    for program, share in (("print(2); print(3)", 1.0), ("print(2, 3)", 0.0)):
+        yield example(f"lines of {program}", share, make_verifier("code_output"), program, tests)
     yield example("no sandbox for other verifiers", None, sandbox_of, ["exact_match", None])
     for words in ("", "[]", "{}", '[{"stdin": "a"}]', json.dumps([{"stdin": 1, "stdout": "1"}])):
         yield refused(
