@@ -133,7 +133,7 @@ Trials since check times and rates against the rows, whether a token was drawn w
 before, whether the reference is the policy before the first update, log-probabilities rounded to bfloat16, the
 acceptance of drafts, rewards of rows that a verifier could not judge, and that changes of weights were decoded and
 written. With these 7 more of the 50 fail on two H100, and one on a CPU (32 or 33 of 50, not blind). R14.files has
-answers of many digits since, and sees one of the ten."""
+answers of many digits since, and sees one of the ten.
 
 Of the 27 left, 26 were measured later, with the laws of that day, without the same relations: 22 are seen, so that of
 the 59 of this set 45 are (76%). Laws written since see the four that were missed.
@@ -145,7 +145,8 @@ They were measured once, after the laws of parts (R35), of worked examples (R34)
 store's model (DP13) were added; R2, R25, R13.trainer and the longest relations were asked only where they are the
 nearest, so that this is a lower bound. **34 of 43 are seen (79%; 90% were wanted)**, two of them by level 0 alone, one
 because a law raises an error with the fault; 14 are seen by R34 or R35. Two were not measured: the time was up. Of the
-nine missed, six were checked by their planter in a direct call alone, and not in a run. R34.worked and R18.defaults see four of the nine since.
+nine missed, six were checked by their planter in a direct call alone, and not in a run. R34.worked and R18.defaults see
+four of the nine since.
 
 The trials that execute them, chosen before: 32 ran on two H100, with sensors that recompute later steps, updates of the
 optimizer, fine-tuning and prompts. **18 of 32 fail with the fault (56%; 70% were wanted)**; one of them refused the
@@ -153,7 +154,7 @@ options that reach the fault. Sensors written since for the classes missed see 7
 every documented default, gradients of draft heads, files of exports, the base of adapters, what observers are shown,
 and rows that ended. On the sound stack 31 trials ran there with two seeds and seven configurations: 216 runs passed,
 none failed, 18 were Blocked without vLLM or Ray, and two (`arch-draft` with 8 and 16 prompts) because the trial had an
-option that needs more prompts; it has it no more, and passes with both on a CPU.
+option that needs more prompts; it has it no more, and passes with both on a CPU."""
 
 
 def page() -> str:

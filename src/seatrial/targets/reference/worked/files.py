@@ -109,7 +109,7 @@ def _read_folder(folder: Path) -> Any:
     return scanned, [rows.row(number)["q"] for number in (2, 3, 4, 6)], Path(rows.place(4)).name
 
 
-def _read_beside_a_subfolder(folder: Path) -> Any:
+def _read_next_to_a_subfolder(folder: Path) -> Any:
     (folder / "earlier").mkdir()
     _write(folder / "now.parquet", ROWS[:2])
     _write(folder / "earlier" / "before.parquet", ROWS[2:])
@@ -134,7 +134,7 @@ def _of_formats() -> Iterator[WorkedExample]:
         (prompts, ["p2", "p3", "p4", "p6"], "train-2.parquet row 0"),
         _in_folder(_read_folder),
     )
-    yield example("rows of a folder alone", prompts[:2], _in_folder(_read_beside_a_subfolder))
+    yield example("rows of a folder alone", prompts[:2], _in_folder(_read_next_to_a_subfolder))
     yield example("rows of a saved dataset", prompts[:5], _in_folder(_read_saved))
     yield refused("several splits", "a folder of splits", _in_folder(_of_several_splits))
     yield refused("different names", "a folder of files of two names", _in_folder(_of_two_names))
