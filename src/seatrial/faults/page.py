@@ -54,7 +54,7 @@ of bug, not for the plant. A rate that includes laws written afterwards is no lo
 | blind, at most two a module over 57 modules; most relations and level 0, as described below | 58 | 58.6% |
 | blind, at most two a module over 56 modules drawn at random; the same relations and level 0 | 33 of 60 | 69.7% |
 | blind, the rest of these 60, at the same commit or one without newer laws | 26 of 27 | 84.6% |
-| blind, at most two a module in modules drawn at random, with the laws of parts and worked examples | 43 of 45 | 79.1% |
+| blind, at most two a module, drawn at random, with the laws of parts and worked examples | 43 of 45 | 79.1% |
 
 Of the 46 that the second measurement missed, three were misses of a switch: a new section of the configuration made the
 adapter skip all laws of fine-tuning, which nothing said. Most others were of classes without a law: what a run leaves
