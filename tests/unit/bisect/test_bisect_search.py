@@ -149,7 +149,7 @@ def test_a_metric_whose_noise_is_learned_takes_few_runs(
 ) -> None:
     """In docs/evidence/bisect.md they are 17 and 29.5: outliers, unequal noise and drifts cost three runs at 2 sd."""
     told = with_settings(Settings(metric=MetricPrior(worse=worse)))
-    figures = measure(MetricShift(shift), told, num_suspects=128, trials=100, seed=17)
+    figures = measure(MetricShift(shift), told, num_suspects=128, trials=150, seed=17)
     assert figures.share_right >= least_right
     assert figures.median_runs <= most_median
 

@@ -37,8 +37,8 @@ def test_a_fault_in_the_wiring_is_seen(plant: str, relation: str) -> None:
     ],
 )
 def test_relations_about_a_module_are_asked_first(plant: str, first: str) -> None:
-    """What costs most otherwise is a plant that only the last relation sees."""
-    assert relations_for(PLANTS[plant])[0] == first
+    """What costs most otherwise is a plant that only the last relation sees; worked examples take a second."""
+    assert next(name for name in relations_for(PLANTS[plant]) if name != "R34.worked") == first
 
 
 def test_every_relation_is_asked_of_a_plant_in_a_verifier() -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations import oracles
 from seatrial.relations.oracles.options import learning_rate, loss_spec
@@ -49,9 +50,12 @@ def scalars_follow(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """Every logged scalar that follows from the rows of its step is what they give.
 
     Raises:
+        BlockedError: the log is damaged: what is missing may have been there.
         NotGivenError: the target gives no rows, or does not say how the run is configured.
     """
     options = options_of(evidence)
+    if evidence.log.damage:
+        raise BlockedError(f"the log is damaged: {evidence.log.damage[0].what}")
     bound = OF_POLICY[options["policy.precision"]]
     wrong, number, names, taken = [], 0, set(), 0
     for step, rows in steps_of(evidence).items():
