@@ -56,6 +56,15 @@ class RunEvidence:
         """The logged series."""
         return read_logs(self.job.log_dir)
 
+    def need_whole_log(self) -> None:
+        """Raise an error where the log is damaged: what is missing may have been there.
+
+        Raises:
+            BlockedError: it is, with the first damage.
+        """
+        if self.log.damage:
+            raise BlockedError(f"the log is damaged: {self.log.damage[0].what}")
+
     @cached_property
     def ledger(self) -> Sequence[LedgerRow]:
         """The trained rows."""

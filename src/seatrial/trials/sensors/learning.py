@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.schema import ValidationRow
 from seatrial.statistics.paired_test import paired_test, power
 from seatrial.trials.run_evidence import RunEvidence
@@ -97,8 +96,7 @@ def trend(evidence: RunEvidence) -> Verdict:
     name = TREND.name
     need_logged(["train/reward"], evidence)
     series = evidence.series("train/reward")
-    if evidence.log.damage:
-        raise BlockedError(f"the log is damaged: {evidence.log.damage[0].what}")
+    evidence.need_whole_log()
     if series is None or len(series) < 4:
         number = 0 if series is None else len(series)
         return Verdict(

@@ -150,8 +150,7 @@ def steps_reached(evidence: RunEvidence) -> Verdict:
     bound = f"== {wanted} of {wanted}"
     missing = sorted(set(range(first, wanted + 1)) - set(steps))
     beyond = [step for step in steps if not first <= step <= wanted]
-    if evidence.log.damage:
-        raise BlockedError(f"the log is damaged: {evidence.log.damage[0].what}")
+    evidence.need_whole_log()
     if series is None:
         held = _few(sorted(evidence.log.series))
         reason = (
@@ -192,8 +191,7 @@ def every_series_finite(evidence: RunEvidence) -> Verdict:
         if bad.any():
             place = int(np.argmax(bad))
             wrong.append(f"{tag} is {series.values[place]} at step {series.steps[place]}")
-    if log.damage:
-        raise BlockedError(f"the log is damaged: {log.damage[0].what}")
+    evidence.need_whole_log()
     good = bool(num_points) and not wrong
     return Verdict(
         name=FINITE.name,

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations import oracles
 from seatrial.relations.oracles.options import learning_rate, loss_spec
@@ -54,8 +53,7 @@ def scalars_follow(evidence: RunEvidence) -> tuple[list[str], str, int]:
         NotGivenError: the target gives no rows, or does not say how the run is configured.
     """
     options = options_of(evidence)
-    if evidence.log.damage:
-        raise BlockedError(f"the log is damaged: {evidence.log.damage[0].what}")
+    evidence.need_whole_log()
     bound = OF_POLICY[options["policy.precision"]]
     wrong, number, names, taken = [], 0, set(), 0
     for step, rows in steps_of(evidence).items():
