@@ -107,9 +107,17 @@ def _of_collecting() -> Iterator[WorkedExample]:
         **dynamic,
     )
     yield refused("step 1", "too few batches", collected, grpo__dynamic_sampling_max_gen_batches=1, **dynamic)
+    yield refused("all 1 prompts are in the step", "fewer prompts than a step needs", _too_few)
     yield example("counts of dynamic sampling", (2.0, 2.0, 0.0), _counts)
     yield example("phases of a step", ["data_processing", "generation", "reward_calculation"], _phases)
     yield example("one seed for a step, regardless of the steps before", True, _seeds_of_steps)
+
+
+def _too_few() -> None:
+    """Collect a step of two prompts where there is one, which has spread."""
+    collector, _ = _collector(**{"grpo.use_dynamic_sampling": True, "data.num_train": 8})
+    only = PromptSource([Example(0, "0", "a", "made")], seed=0, shuffle=False)
+    replace(collector, prompts=only).collect(1)
 
 
 def _counts() -> Any:
