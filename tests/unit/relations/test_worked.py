@@ -10,10 +10,17 @@ import torch
 
 from refrl.algorithms.batching import Batch
 from refrl.checkpointing import attempts
+from refrl.data_plane import KVBatchMeta
+from refrl.generation.pool import Router
+from refrl.generation.torch_engine import TorchGenerator
 from refrl.models.chat import ChatEncoder
+from refrl.models.tiny import TinyModelSpec
+from refrl.rewards.sandbox import SandboxLimits
 from refrl.rewards.scoring import Scores
+from refrl.rollout.replay import ReplayBuffer
 from refrl.runtime.rank_process import Ended
 from refrl.tasks.files.rows import Columns
+from refrl.tasks.media import PitchTask
 from refrl.timing import Timer
 from seatrial.relations import NotServed
 from seatrial.relations.contracts.worked import SUBJECTS, Refused, WorkedExample
@@ -106,12 +113,20 @@ def law(subject: str) -> Any:
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
+    "chats": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
+    "clients": (ReplayBuffer, "__len__", lambda self: 2),
     "files": (Columns, "named", lambda self: {}),
     "metrics": (Timer, "take", lambda self: self._seconds),
+    "models": (TinyModelSpec, "expert_size", property(lambda self: 3)),
+    "pools": (Router, "release_slot", lambda self, replica, slot: None),
     "processes": (Ended, "how", property(lambda self: "ended")),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
     "rollouts": (Scores, "verified", property(lambda self: self.rewards)),
+    "samplers": (TorchGenerator, "stop_ids", lambda self: frozenset()),
+    "sandboxes": (SandboxLimits, "as_rlimits", lambda self: {}),
     "starts": (attempts, "cut_log", lambda directory, after: None),
+    "stores": (KVBatchMeta, "with_fields", lambda self, fields: self),
+    "tasks": (PitchTask, "num_examples", 3),
     "texts": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
 }
 """Faults by subject; mutants in `seatrial/faults/mutants/worked.yaml` are about the others."""

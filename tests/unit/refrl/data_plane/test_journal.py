@@ -80,7 +80,8 @@ def test_no_lease_ends_while_a_journal_is_played(tmp_path: Path) -> None:
         lost.claim("p", "t", ["x"], f"l{number}", most=1, least=1, seconds=5)
     for number in range(3):
         lost.acknowledge(f"l{number}", [f"s{number}"])
-    again = restored(path, clock=lambda clock=iter(range(0, 1000, 3)): float(next(clock)))
+    clock = iter(range(0, 1000, 3))
+    again = restored(path, clock=lambda: float(next(clock)))
     assert again.acknowledged("p", "t") == ["s0", "s1", "s2"]
     again.acknowledge("l3", ["s3"])
 
