@@ -17,6 +17,7 @@ SUBJECTS: Mapping[str, str] = {
     "clients": "clients of a data plane: calls that are watched or fail, filters, the replay buffer",
     "collecting": "prompts that are drawn and sampled, turns, and states of rollouts",
     "edges": "ranges of options and tasks",
+    "engines": "an engine in another process: messages, answers, signals, ends and time limits",
     "files": "rows of data files, their splits and their order",
     "metrics": "what is logged of a step, a validation and its seconds",
     "models": "tiny models that are made, and directories of models and tokenizers",

@@ -73,9 +73,9 @@ def _of_clients() -> Iterator[WorkedExample]:
         ("2 samples, 1 lengths", lengths, ["a", "b"], None),
         ("and 2 tags", lengths, ["a"], [{}, {}]),
         ("too small for a row of 2", {**lengths, "input_ids": torch.zeros(1, 1)}, ["a"], None),
-        ("too small for a row of 2", {**lengths, "input_ids": torch.zeros(1)}, ["a"], None),
+        ("has shape (1,), too small", {**lengths, "input_ids": torch.zeros(1)}, ["a"], None),
     ):
-        yield refused(words, f"a first write of {sorted(batch)} of {names}, {tags}", kv_first_write, batch, names,
+        yield refused(words, f"a first write of {names}, {tags}: {words}", kv_first_write, batch, names,
                       local_client(lease_s=1.0), "p", tags=tags)  # fmt: skip
     yield refused("more than the 1", "rows wider than the meta says", _narrow)
 

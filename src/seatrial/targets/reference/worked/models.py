@@ -259,7 +259,7 @@ def _made(folder: Path) -> Any:
     make_model(_spec(draft_head=True), folder)
     config = json.loads((folder / "draft" / "config.json").read_text())
     return (
-        sorted(path.name for path in folder.iterdir()),
+        sorted(path.stem for path in folder.iterdir()),
         config,
         (folder / "draft" / "model.safetensors").is_file(),
     )

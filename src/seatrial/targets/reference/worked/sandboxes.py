@@ -132,10 +132,6 @@ def _has_landlock() -> bool:
 
 
 def _of_ends() -> Iterator[WorkedExample]:
-    short = SandboxLimits(wall_seconds=0.25, cpu_seconds=9)
-    yield example(
-        "a program that waits", ("timeout", ""), _ended, "import time; time.sleep(2); print(1)", short
-    )
     yield example(
         "a program that a signal ends",
         ("killed", "a"),
@@ -187,6 +183,7 @@ def _of_small_parts() -> Iterator[WorkedExample]:
         yield example(f"{kind} with {code} is a signal", right, _of_bubblewrap, {"kind": kind}, code)
     yield example("a folder that outgrows its size", "killed", _waited, 4096)
     yield example("a folder within its size, and no time left", "timeout", _waited, 2**20)
+    yield example("no time left", ("timeout", True), _out_of_time)
     yield example("limits of a program below those of this process", True, _limited)
     yield example("bytes of a file", "ab\ufffd", _read, b"ab\xffcd", 3)
     yield example("bytes of a folder", 8192, _folder)
@@ -207,6 +204,13 @@ def _waited(scratch: int) -> str:
         process: Any = _Endless()
         limits = SandboxLimits(wall_seconds=0.05, scratch_bytes=scratch)
         return _wait(process, limits, Path(folder))
+
+
+def _out_of_time() -> Any:
+    """Return how the wait for a process ends, and whether the wall clock alone limits it."""
+    process: Any = _Endless()
+    outcome = _wait(process, SandboxLimits(wall_seconds=0.01, cpu_seconds=9), None)
+    return outcome, all(0 < seconds <= 0.01 for seconds in process.waits)
 
 
 def _limited() -> bool:
