@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from refrl.generation import process
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.messages import Message
 from refrl.generation.process import ERRORS, START_SECONDS, GeneratorLostError, ProcessGenerator, SocketLink
+from refrl.generation.vllm.engine import completion
 from refrl.weight_sync.base import Part
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
@@ -31,6 +34,7 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_answers()
     yield from _of_links()
+    yield from _of_tokens()
 
 
 class _Link:
@@ -253,3 +257,38 @@ def _lost(word: str, seconds: float) -> Any:
             return first, len(said) == 2, link._process.poll() is not None
     finally:
         process.__dict__["_GRACE_SECONDS"] = before
+
+
+def _of_tokens() -> Iterator[WorkedExample]:
+    # vLLM reports 1/2, 1/4, 1/4: of a likeliest token those before temperature and filters.
+    squares, roots = math.log(2 / 3), math.log(1 / (1 + math.sqrt(2)))
+    half = math.log(0.5)
+    for settings, right in (
+        ({}, (half, None)),
+        ({"temperature": 0.5}, (half, None)),
+        ({"greedy": True}, (half, None)),
+        ({"greedy": True, "temperature": 0.5}, (squares, None)),
+        ({"greedy": True, "temperature": 2.0}, (roots, None)),
+        ({"greedy": True, "top_k": 1}, (0.0, None)),
+        ({"greedy": True, "top_p": 0.5}, (0.0, None)),
+        ({"greedy": True, "top_k": 3, "temperature": 0.5}, (squares, None)),
+        ({"greedy": True, "top_p": 0.6, "temperature": 0.5}, (0.0, None)),
+        ({"top_k": 3}, (half, None)),
+        ({"top_k": 2}, (half, ((0, 1, 2),))),
+        ({"top_p": 0.9, "temperature": 2.0}, (half, ((0, 1, 2),))),
+    ):
+        yield example(f"a token of vLLM with {settings}", right, _token, settings)
+    yield example(
+        "ids that vLLM's filters kept", ((0, 2),), lambda: _token({"top_k": 2}, (0.0, -math.inf, -1.0))[1]
+    )
+    yield refused("not finite", "a token of vLLM without a probability", _token, {}, (-math.inf, 0.0, 0.0))
+
+
+def _token(settings: Mapping[str, Any], logprobs: tuple[float, ...] | None = None) -> Any:
+    """Return log-probability and kept ids of token 0, as vLLM reports those of its vocabulary of three."""
+    reported = logprobs or (math.log(0.5), math.log(0.25), math.log(0.25))
+    place = {token: SimpleNamespace(logprob=value) for token, value in enumerate(reported)}
+    params = SamplingParams(max_new_tokens=1, **settings)
+    row = completion((1,), [(0, place)], params, frozenset(), 3)
+    assert (row.ids, row.finish_reason, row.weight_version) == ((0,), "length", 3)
+    return row.logprobs[0], row.kept_ids
