@@ -221,6 +221,10 @@ def _of_directories() -> Iterator[WorkedExample]:
         ("is not a directory", None),
     ):
         yield refused(words, f"a model of the files {files and [*files]}", _in_folder(_checked), files)
+    yield refused(
+        "is not a directory", "a model that is a file", _in_folder(_of_a_file), check_model_directory
+    )
+    yield refused("does not exist", "a tokenizer that is a file", _in_folder(_of_a_file), load_tokenizer)
     for config, right in (
         ({}, None), ({"image_token_id": 5}, 5), ({"audio_token_index": 6}, 6), ({"image_token_index": None}, None),
         ({"image_token_id": 0}, 0),
@@ -298,6 +302,12 @@ def _checked(folder: Path, files: Mapping[str, str] | None) -> None:
     for name, text in (files or {}).items():
         (folder / name).write_text(text)
     check_model_directory(folder if files is not None else folder / "missing")
+
+
+def _of_a_file(folder: Path, call: Callable[[Path], Any]) -> None:
+    path = folder / "config.json"
+    path.write_text("{}")
+    call(path)
 
 
 def _token(folder: Path, config: Mapping[str, Any]) -> int | None:

@@ -140,7 +140,7 @@ def _random_columns() -> list[str]:
     """Return how rows that are taken and gathered from columns of every kind differ from those of plain lists."""
     stream, wrong = random.Random(5), []
     for number in range(60):
-        kind = ("dense", "jagged", "object")[number % 3]
+        kind = ("dense", "jagged", "object", "jagged pairs")[number % 4]
         plain: list[list[Any]] = [
             [
                 [stream.randrange(99) for _ in range(2 if kind == "dense" else stream.randrange(4))]
@@ -177,6 +177,8 @@ def _value(kind: str, rows: list[Any]) -> Any:
         return torch.tensor(rows)
     if kind == "jagged":
         return [torch.tensor(row, dtype=torch.long) for row in rows]
+    if kind == "jagged pairs":
+        return [torch.tensor([row, row], dtype=torch.long).T for row in rows]
     value = np.empty(len(rows), dtype=object)
     for number, row in enumerate(rows):
         value[number] = row
@@ -184,7 +186,12 @@ def _value(kind: str, rows: list[Any]) -> Any:
 
 
 def _lists(value: Any) -> list[Any]:
-    return [row if isinstance(row, list) else row.tolist() for row in value]
+    """Return rows as lists; the first of each pair, and a mark where the second differs."""
+    rows = [row if isinstance(row, list) else row.tolist() for row in value]
+    return [
+        [one if not isinstance(one, list) else one[0] if one[0] == one[1] else "differs" for one in row]
+        for row in rows
+    ]
 
 
 def _of_journals() -> Iterator[WorkedExample]:
