@@ -4,12 +4,12 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+from tests.unit.faults.one_law import Edit, printed_by
 
 from refrl.runtime import launcher
 from seatrial.faults import planted
 from seatrial.faults.launch import entry
 from seatrial.faults.planting import ask
-from tests.unit.faults.one_law import Edit, printed_by
 
 
 @pytest.fixture

@@ -181,6 +181,10 @@ def _of_turns() -> Iterator[WorkedExample]:
     )
     yield example("no capacity for a second turn", [tuple(b"?ab"), tuple(b"no")], lambda: _talked(7)[0])
     yield example("a second turn that is cut off", [answer[:-1], tuple(b"no")], lambda: _talked(9)[0])
+    spelt = tuple(b"?ab<|eos|>yes")
+    yield example(
+        "a tool's words that spell a token", [spelt, tuple(b"no")], lambda: _talked(20, _Spelling())[0]
+    )
     tool = LookupEnvironment()
     yield example("the tool's answer", price.decode(), tool.respond, ["?x", "so ?ab!"])
     yield example("no question", None, tool.respond, ["?ab", "no"])
@@ -200,11 +204,20 @@ def _of_turns() -> Iterator[WorkedExample]:
     )
 
 
-def _talked(most: int) -> Any:
+class _Spelling:
+    """An environment that writes the name of the end token."""
+
+    max_turns = 2
+
+    def respond(self, turns: Sequence[str]) -> str | None:
+        return "<|eos|>" if turns[-1].startswith("?") else None
+
+
+def _talked(most: int, environment: Any = None) -> Any:
     sampler, stream = _Talker(), torch.Generator().manual_seed(5)
     rows = take_turns(
         sampler,
-        LookupEnvironment(),
+        environment or LookupEnvironment(),
         make_byte_tokenizer(),
         [(1, 1), (2, 2)],
         SamplingParams(max_new_tokens=most),
