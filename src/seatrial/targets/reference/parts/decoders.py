@@ -44,6 +44,7 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "gemma2": (
         "gemma2",
         {
+            "num_hidden_layers": 3,  # what a layer sees of later tokens shows in the layer after it
             "sliding_window": 4,
             "query_pre_attn_scalar": 8,
             "attn_logit_softcapping": 2.0,
@@ -56,7 +57,8 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
         {
             "sliding_window": 4,
             "query_pre_attn_scalar": 8,
-            "layer_types": ["sliding_attention", "full_attention"],
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
     "yarn": ("qwen3", {"rope_scaling": YARN}),

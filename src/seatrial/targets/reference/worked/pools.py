@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
 from seatrial.targets.reference.worked.made import example, refused
 
+HANGS_SECONDS = 20.0
+"""Time after which a call is taken for one that never ends."""
 PROMPTS = ((1,), (1,), (2,), (3,), (3,), (4,))
 
 
@@ -72,10 +75,12 @@ def _with(engines: Sequence[Any], call: Callable[[PooledSampler], Any], *, conti
     """Return what a call returns of a sampler over these engines, which is closed after it."""
     replicas: list[Any] = [Replica(f"generation/{engine.number}", engine, engine) for engine in engines]
     sampler = PooledSampler(replicas, continues=continues)
+    worker = ThreadPoolExecutor(1)  # a sampler that never answers is closed, and its call ends
     try:
-        return call(sampler)
+        return worker.submit(call, sampler).result(HANGS_SECONDS)
     finally:
         sampler.close()
+        worker.shutdown()
 
 
 def _drawn(sampler: Any, seed: int = 3) -> list[tuple[Any, ...]]:

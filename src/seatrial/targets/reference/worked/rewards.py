@@ -143,6 +143,7 @@ def _of_several() -> Iterator[WorkedExample]:
     yield example("the weighted mean of a wrong answer", 0.5625, two(), "b", "a")
     yield example("full rewards are exactly 1", True, lambda: _full() == 1.0)
     yield refused("fails: too slow", "one of two that fails", two(), "slow", "slow")
+    yield refused("fails: too slow; never: never", "two of three that fail", several(), "slow", "slow")
     yield example("every part is called after a failure", _CALLS, _calls)
     yield example("statistics begin again", (1, 1, 0), _taken_twice)
     yield refused("different names", "no verifier", WeightedVerifier, [])
