@@ -155,7 +155,7 @@ def _by_engine(
 @contextmanager
 def _numbers(numbers_BT: Tensor) -> Iterator[None]:
     """Let the torch engine draw with these random numbers."""
-    before = torch_engine.row_uniforms
+    before = torch_engine.__dict__["row_uniforms"]
     torch_engine.__dict__["row_uniforms"] = lambda rows, tokens, generator: numbers_BT[:rows, :tokens]
     try:
         yield

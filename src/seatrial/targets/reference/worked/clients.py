@@ -236,7 +236,9 @@ def _of_the_buffer() -> Iterator[WorkedExample]:
 
 
 def _stepped() -> Any:
-    buffer, sizes, seen = _buffer(), [], []
+    buffer = _buffer()
+    sizes: list[int] = []
+    seen: list[int] = []
     buffer.add(rollouts())
     sizes.append(len(buffer))
 

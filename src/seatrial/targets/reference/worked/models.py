@@ -230,7 +230,7 @@ def _of_directories() -> Iterator[WorkedExample]:
         ({"image_token_id": 0}, 0),
     ):  # fmt: skip
         yield example(f"the feature's token of {config}", right, _in_folder(_token), config)
-    for own, other, right in (
+    for own, other, ends in (
         (2, [3, 4], [2, 3, 4]),
         ([2], 2, [2]),
         (None, None, []),
@@ -240,7 +240,7 @@ def _of_directories() -> Iterator[WorkedExample]:
         made: Any = SimpleNamespace(
             config=SimpleNamespace(eos_token_id=own), generation_config=SimpleNamespace(eos_token_id=other)
         )
-        yield example(f"end tokens {own} and {other}", right, lambda of=made: sorted(end_ids(of)))
+        yield example(f"end tokens {own} and {other}", ends, lambda of=made: sorted(end_ids(of)))
     known = ["m.layers.0.w", "m.layers.1.w", "head"]
     yield example(
         "weights of further layers",

@@ -37,7 +37,7 @@ def examples() -> Iterator[WorkedExample]:
 class _Engine:
     """An engine whose tokens are its number and the row's random number; it is lost on a prompt that names it."""
 
-    def __init__(self, number: int, lost_at: int | None = None) -> None:
+    def __init__(self, number: int, lost_at: int | str | None = None) -> None:
         self.number, self.lost_at = number, lost_at
         self.noted: list[Any] = []
         self.weight_version = 0
@@ -45,7 +45,7 @@ class _Engine:
     def generate(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
     ) -> list[Completion]:
-        if self.lost_at is not None and any(self.lost_at in prompt for prompt in prompts):
+        if isinstance(self.lost_at, int) and any(self.lost_at in prompt for prompt in prompts):
             raise GeneratorLostError(f"ended at {self.lost_at}")
         numbers = (1e6 * row_uniforms(len(prompts), 1, generator)[:, 0]).long().tolist()
         self.noted.append([prompt[0] for prompt in prompts])
@@ -115,7 +115,7 @@ def _of_samplers() -> Iterator[WorkedExample]:
     yield example("an engine that is lost in a sync", ({"generation/1": lost}, [1] * 6), _lost_in_a_sync)
     yield refused(
         "all 1 generation replicas are lost", "the only engine lost in a sync", _with, [_Engine(1, "sync")],
-        lambda of: of.update_weights(),  # type: ignore[arg-type]
+        lambda of: of.update_weights(),
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def _lost_all() -> None:
 
 
 def _lost_in_a_sync() -> Any:
-    engines: list[Any] = [_Engine(0), _Engine(1, "sync")]  # type: ignore[arg-type]
+    engines: list[Any] = [_Engine(0), _Engine(1, "sync")]
 
     def call(sampler: PooledSampler) -> Any:
         sampler.update_weights()

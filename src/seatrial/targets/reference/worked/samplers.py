@@ -58,11 +58,12 @@ def _of_ends() -> Iterator[WorkedExample]:
 
     every = tuple(range(VOCABULARY))
     ending = {"eos_token_id": list(every)}
-    for name, paths in {
+    decoders: dict[str, dict[str, Any]] = {
         "token by token": {},
         "in blocks": {"block_tokens": 2},
         "own": {"lean": False},
-    }.items():
+    }
+    for name, paths in decoders.items():
         yield example(f"rows that may not end, {name}", [(3, "length")] * 3, ends, (), **paths)
         yield example(f"rows that end at once, {name}", [(1, "stop")] * 3, ends, every, **paths)
         yield example(f"rows of one token, {name}", [(1, "length")] * 3, ends, (), 1, **paths)
@@ -150,7 +151,9 @@ def _shares() -> bool:
 
 def _modes(kind: str, options: dict[str, Any]) -> Any:
     """Sample with a model in training, of which one module is not, and with one that is not in training."""
-    dropped = {"gpt2": {"resid_pdrop": 0.9, "embd_pdrop": 0.9}}.get(kind, {"attention_dropout": 0.9})
+    dropped: dict[str, Any] = {"gpt2": {"resid_pdrop": 0.9, "embd_pdrop": 0.9}}.get(
+        kind, {"attention_dropout": 0.9}
+    )
     model: Any = model_of(kind, **dropped)
     engine = TorchGenerator(model, 0, **options)
     right = [row.ids for row in _sampled(engine, num=5)]

@@ -187,14 +187,14 @@ def _of_small_parts() -> Iterator[WorkedExample]:
     yield example("limits of a program below those of this process", True, _limited)
     yield example("bytes of a file", "ab\ufffd", _read, b"ab\xffcd", 3)
     yield example("bytes of a folder", 8192, _folder)
-    for code, right in (
+    for text, similarity in (
         ("print(1)", 1.0),
         ("```python\nprint(23)\n```", 1.0),
         ("", 0.0),
         ("print(", (5 + 1 - 1 / 255) / 7),
         ("printa)", (5 + 1 - (97 - 40) / 255 + 1) / 7),
     ):
-        yield example(f"the form of {code!r}", right, program_form, code, "")
+        yield example(f"the form of {text!r}", similarity, program_form, text, "")
     yield example("devices and what is readable in bubblewrap", [], _words)
 
 

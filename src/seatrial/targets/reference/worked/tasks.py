@@ -143,11 +143,11 @@ def _split(files: Mapping[str, str], **options: Any) -> Any:
         paths = [Path(folder, name) for name in files]
         for path, text in zip(paths, files.values(), strict=True):
             path.write_text(text)
-        given = dict(zip(("train_path", "validation_path"), map(str, paths), strict=False))
+        given: dict[str, Any] = dict(zip(("train_path", "validation_path"), map(str, paths), strict=False))
         return make_splits(DataConfig(**given, **options))
 
 
-def _parquet(keys: Mapping[str, str]) -> list[str]:
+def _parquet(keys: Mapping[str, Any]) -> list[str]:
     """Return the answers of two rows, whose column `answer` is a mapping with `a`."""
     import pyarrow
     from pyarrow import parquet
