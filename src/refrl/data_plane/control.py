@@ -338,8 +338,14 @@ class Journal:
 def restored(path: Path, clock: Callable[[], float] = time.monotonic) -> ControlState:
     """Return the state that a journal records, with further changes appended to it; leases begin again."""
     journal = Journal(path)
-    state = ControlState(clock)
+    now = clock()
+    state = ControlState(
+        lambda: now
+    )  # no lease ends while the changes are made again, however long that takes
     journal.play(state)
+    state.clock, now = clock, clock()
+    for lease in state.leases.values():
+        lease.deadline = now + lease.seconds
     state.log = journal.log
     return state
 

@@ -258,6 +258,9 @@ class GenerationPool(Generic[RequestT, ReplyT]):
             if not self._open.is_set():
                 self._router.release_slot(replica, slot)
                 continue  # stopped while this one waited for a slot
+            # Counted here: a stop that runs before the task does must wait for it too.
+            self._num_in_flight += 1
+            self._idle.clear()
             asked = asyncio.ensure_future(self._ask(replica, slot, request))
             try:
                 # A cancelled request keeps its slot until the engine is done with it.
@@ -304,8 +307,6 @@ class GenerationPool(Generic[RequestT, ReplyT]):
             raise GenerationError(f"{error}: {'; '.join(self.losses.values())}") from None
 
     async def _ask(self, replica: int, slot: int, request: RequestT) -> ReplyT:
-        self._num_in_flight += 1
-        self._idle.clear()
         try:
             return await self._replicas[replica](request)
         except ReplicaLostError as error:

@@ -20,6 +20,8 @@ from typing import Any
 
 from refrl.rewards.verifiers import VerifierError, VerifierTimeout
 
+COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl.rewards.math_worker")
+"""What is started."""
 START_SECONDS = 120.0
 MAX_LETTERS = 20_000
 """Only this many characters at the end of a completion are searched for an answer."""
@@ -66,7 +68,7 @@ class MathVerifier:
             return self._worker
         self.close()
         self._worker = subprocess.Popen(
-            [sys.executable, "-m", "refrl.rewards.math_worker"],
+            COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -157,8 +157,17 @@ class Collector:
     def _unseen(
         self, sampling: DynamicSampling, drawn: Sequence[Example], served: list[Example]
     ) -> list[Example]:
-        """Return prompts that the step does not hold, each once: rows of one prompt are one group."""
+        """Return prompts that the step does not hold, each once: rows of one prompt are one group.
+
+        Raises:
+            TrainingError: it holds every prompt there is.
+        """
         held = {sample.group_id for sample in sampling.kept}
+        if len(held) >= self.prompts.num_prompts:
+            raise TrainingError(
+                f"grpo.use_dynamic_sampling: all {len(held)} prompts are in the step, and "
+                f"grpo.num_prompts_per_step={sampling.num_groups} are needed: lower it, or give more prompts"
+            )
         while True:
             fresh = {example.prompt_id: example for example in drawn if example.prompt_id not in held}
             if fresh:

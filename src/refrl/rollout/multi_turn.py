@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from refrl.generation.base import Completion, Sampler, SamplingParams
 from refrl.generation.pool import join
-from refrl.models.tokenization import decode_completions
+from refrl.models.tokenization import decode_completions, encode_answers
 from refrl.rollout.environments import Environment
 from refrl.streams import random_stream
 
@@ -59,8 +59,8 @@ def take_turns(
 
 
 def _with_words(episode: Completion, tokenizer: PreTrainedTokenizerBase, words: str) -> Completion:
-    """Return an episode followed by the environment's text."""
-    ids = tuple(tokenizer.encode(words, add_special_tokens=False))
+    """Return an episode followed by the environment's text, in which no special token counts."""
+    (ids,) = encode_answers(tokenizer, [words])
     mask = (1,) * len(episode.ids) if episode.mask is None else episode.mask
     return replace(
         episode,

@@ -180,6 +180,11 @@ class PromptSource:
         self._epoch: int | None = None
         self._order: list[int] = []
 
+    @property
+    def num_prompts(self) -> int:
+        """Prompts of an epoch."""
+        return len(self._examples)
+
     def draw(self, num: int) -> list[Example]:
         """Return the next prompts; an epoch's end is crossed without repeating or losing one."""
         drawn = []

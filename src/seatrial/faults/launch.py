@@ -17,7 +17,7 @@ from seatrial.faults.catalogue import get_fault
 from seatrial.faults.claims import claim_edits
 from seatrial.faults.mutate import all_mutants
 from seatrial.faults.plant import all_plants
-from seatrial.faults.planting import Change, plant, plant_engines
+from seatrial.faults.planting import Change, plant, plant_engines, plant_scripts
 from seatrial.verdict import EXIT_USAGE
 
 
@@ -52,6 +52,7 @@ def _run_with_edit(edit: Change, words: list[str]) -> int:
 
     launcher.COMMAND = (sys.executable, *entry(edit.id))
     plant_engines(edit)
+    plant_scripts(edit)
     sys.argv = ["refrl", *words]
     runpy.run_module("refrl", run_name="__main__")
     return 0

@@ -13,6 +13,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import multiprocessing
+import multiprocessing.util
 import os
 import sys
 import traceback
@@ -39,6 +40,12 @@ PRELOAD = (
 """Imported once, before a process is forked for each fault."""
 WITH_REFRL = ("refrl", "seatrial.targets.reference")
 """Packages that are imported again with a fault that cannot be planted in loaded modules."""
+SCRIPTS = {
+    "refrl.rewards.sandbox_child": ("refrl.rewards.sandbox_kinds", "CHILD"),
+    "refrl.rewards.sandbox_audit": ("refrl.rewards.sandbox_kinds", "AUDIT"),
+    "refrl.rewards.math_worker": ("refrl.rewards.math", "COMMAND"),
+}
+"""Modules that run as files, with the module and the attribute that name the file or the command."""
 SECONDS = 600.0
 """Time limit of one call in a separate process."""
 
@@ -140,6 +147,22 @@ def plant_engines(change: Change) -> None:
     process.__dict__["COMMAND"] = (sys.executable, "-m", "seatrial.faults.engine", json.dumps(edit))
 
 
+def plant_scripts(change: Change) -> None:
+    """Plant a fault also in processes that run a module of refrl as a file: sandboxes and the verifier of answers."""
+    if change.module not in SCRIPTS:
+        return
+    name, attribute = SCRIPTS[change.module]
+    spec = PathFinder.find_spec(change.module, importlib.import_module("refrl.rewards").__path__)
+    assert spec is not None and spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    path = Path(
+        multiprocessing.util.get_temp_dir(), f"{change.module}-{os.getpid()}.py"
+    )  # removed at the end
+    path.write_text(changed_source(source, change), encoding="utf-8")
+    starter = importlib.import_module(name)
+    starter.__dict__[attribute] = path if attribute != "COMMAND" else (sys.executable, str(path))
+
+
 def ask(question: Callable[..., Any], change: Change | None, *arguments: Any) -> Any:
     """Return the result of a function called in a separate process, with or without a planted fault.
 
@@ -193,6 +216,7 @@ def _answer(
             os.environ["SEATRIAL_RANK_COMMAND"] = f"seatrial.faults.ranks {change.id}"
             os.environ["SEATRIAL_REFRL_COMMAND"] = f"seatrial.faults.launch {change.id} --"
             plant_engines(change)
+            plant_scripts(change)
         gc.freeze()  # it would be looked through for what could be freed, and so be copied
         sending.send(("answer", question(*arguments)))
     except Exception:  # noqa: BLE001  sent to the parent process, which raises it

@@ -89,8 +89,19 @@ WORKED = tuple(
             "distributed",
             "errors",
         ),
-        *("logging", "masking", "media", "models", "rewards", "rollout", "runtime", "streams", "tasks"),
-        *("timing", "training"),
+        *(
+            "generation",
+            "logging",
+            "masking",
+            "media",
+            "models",
+            "rewards",
+            "rollout",
+            "runtime",
+            "streams",
+            "tasks",
+        ),
+        *("timing", "training", "weight_sync"),
     )
 )
 """Packages whose functions have worked examples (R34.worked), which take a second."""

@@ -16,6 +16,17 @@ def sentence_of(relation: str, law: str) -> str:
     return "" if violation is None else violation.sentence()
 
 
+def printed_by(kind: str) -> str:
+    """Return what a program that prints 1 does in a kind of sandbox, or why it does not run."""
+    from refrl.rewards.sandbox import run_python
+    from refrl.rewards.verifiers import VerifierError
+
+    try:
+        return run_python("print(1)", kind=kind).stdout  # type: ignore[arg-type]
+    except VerifierError as error:
+        return str(error)
+
+
 @dataclass(frozen=True)
 class Edit:
     """A fault of this test alone: a `seatrial.faults.planting.Change`."""

@@ -4,10 +4,12 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+from tests.unit.faults.one_law import Edit, printed_by
 
 from refrl.runtime import launcher
 from seatrial.faults import planted
 from seatrial.faults.launch import entry
+from seatrial.faults.planting import ask
 
 
 @pytest.fixture
@@ -35,3 +37,17 @@ def test_a_rank_does_not_repeat_what_follows_the_run(
     monkeypatch.setenv("RANK", "0")
     assert planted.run_with_fault("lr-zero", ["grpo"], entry("lr-zero")) == 0
     assert ended == []
+
+
+@pytest.mark.nightly  # it asks processes of their own
+@pytest.mark.parametrize(
+    ("module", "old", "new", "printed"),
+    [
+        ("sandbox_child", '"program.py"])', '"missing.py"])', ""),
+        ("sandbox_audit", "import sys", "import sys; print(2)", "2\n1\n"),
+    ],
+)
+def test_a_fault_is_in_the_files_that_sandboxes_run(module: str, old: str, new: str, printed: str) -> None:
+    """They are not imported."""
+    edit = Edit(module, f"refrl.rewards.{module}", old, new)
+    assert ask(printed_by, edit, "audit hook") == printed

@@ -10,11 +10,19 @@ import torch
 
 from refrl.algorithms.batching import Batch
 from refrl.checkpointing import attempts
+from refrl.data_plane import KVBatchMeta
+from refrl.generation.process import ProcessGenerator
+from refrl.generation.torch_engine import TorchGenerator
 from refrl.models.chat import ChatEncoder
+from refrl.models.tiny import TinyModelSpec
+from refrl.rewards.sandbox import SandboxLimits
 from refrl.rewards.scoring import Scores
+from refrl.rollout.replay import ReplayBuffer
 from refrl.runtime.rank_process import Ended
 from refrl.tasks.files.rows import Columns
+from refrl.tasks.media import PitchTask
 from refrl.timing import Timer
+from refrl.weight_sync.colocated import CopiedWeights
 from seatrial.relations import NotServed
 from seatrial.relations.contracts.worked import SUBJECTS, Refused, WorkedExample
 from seatrial.relations.engine import first_violation
@@ -106,18 +114,32 @@ def law(subject: str) -> Any:
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
+    "chats": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
+    "clients": (ReplayBuffer, "__len__", lambda self: 2),
+    "engines": (ProcessGenerator, "stop_ids", lambda self: frozenset()),
     "files": (Columns, "named", lambda self: {}),
     "metrics": (Timer, "take", lambda self: self._seconds),
+    "models": (TinyModelSpec, "expert_size", property(lambda self: 3)),
+    "pools": (CopiedWeights, "sync", lambda self: {}),
     "processes": (Ended, "how", property(lambda self: "ended")),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
     "rollouts": (Scores, "verified", property(lambda self: self.rewards)),
+    "samplers": (TorchGenerator, "stop_ids", lambda self: frozenset()),
+    "sandboxes": (SandboxLimits, "as_rlimits", lambda self: {}),
     "starts": (attempts, "cut_log", lambda directory, after: None),
+    "stores": (KVBatchMeta, "with_fields", lambda self, fields: self),
+    "tasks": (PitchTask, "num_examples", 3),
     "texts": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
 }
 """Faults by subject; mutants in `seatrial/faults/mutants/worked.yaml` are about the others."""
 
 
-@pytest.mark.parametrize("subject", FAULTS)
+SLOW = ("samplers", "sandboxes")
+
+
+@pytest.mark.parametrize(
+    "subject", [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in FAULTS]
+)
 def test_a_fault_in_a_subject_is_seen(monkeypatch: pytest.MonkeyPatch, subject: str) -> None:
     owner, name, fault = FAULTS[subject]
     monkeypatch.setattr(owner, name, fault)

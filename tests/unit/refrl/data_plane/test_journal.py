@@ -70,6 +70,22 @@ def test_a_restored_state_is_the_state_that_was_lost(tmp_path: Path, seed: int) 
     assert seen(restored(tmp_path / "journal.jsonl")) == seen(again)
 
 
+def test_no_lease_ends_while_a_journal_is_played(tmp_path: Path) -> None:
+    """A long journal takes longer than a lease holds; what was acknowledged in time stays acknowledged."""
+    path = tmp_path / "journal.jsonl"
+    lost = restored(path, clock=lambda: 0.0)
+    lost.register("p", PartitionSpec(fields=("x",), num_samples=9, consumer_tasks=("t",)))
+    for number in range(4):
+        lost.publish("p", [f"s{number}"], [NewBlock("x", f"b{number}", "int64", 8)], [{}])
+        lost.claim("p", "t", ["x"], f"l{number}", most=1, least=1, seconds=5)
+    for number in range(3):
+        lost.acknowledge(f"l{number}", [f"s{number}"])
+    clock = iter(range(0, 1000, 3))
+    again = restored(path, clock=lambda: float(next(clock)))
+    assert again.acknowledged("p", "t") == ["s0", "s1", "s2"]
+    again.acknowledge("l3", ["s3"])
+
+
 def test_a_line_that_a_death_cut_short_is_a_change_that_never_was(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     work(restored(path), 0)

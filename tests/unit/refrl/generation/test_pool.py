@@ -180,6 +180,29 @@ def test_three_pauses_that_abort_cost_no_reply() -> None:
     run(scenario)
 
 
+def test_a_stop_in_the_turn_of_a_request_waits_for_it() -> None:
+    """Else its replica would sample while the weights change."""
+
+    async def scenario() -> None:
+        seen = []
+
+        async def replica(request: str) -> Answer:
+            seen.append("begins")
+            await turns()
+            seen.append("ends")
+            return Answer()
+
+        pool = GenerationPool([replica], capacity=1)
+        asked = asyncio.ensure_future(pool.generate("a"))
+        await asyncio.ensure_future(pool.stop())
+        seen.append("stopped")
+        pool.resume()
+        await asked
+        assert seen == ["begins", "ends", "stopped"]
+
+    run(scenario)
+
+
 def test_a_slot_is_given_back_once() -> None:
     """A second release, or one of a slot that does not exist, would let more in than there is room for."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from refrl.generation import lean_weights
+from refrl.generation import lean_weights, torch_engine
 from refrl.generation.base import SamplingParams
 from refrl.generation.decoding import decode
 from refrl.generation.lean_decoder import LeanDecoder
@@ -21,7 +21,7 @@ from refrl.generation.lean_weights import read_weights
 from refrl.generation.static.decoder import StaticDecoder
 from refrl.generation.static.decoding import decode_in_blocks
 from refrl.generation.static.ops import DeviceOps
-from refrl.generation.torch_engine import CachedDecoder
+from refrl.generation.torch_engine import CachedDecoder, TorchGenerator
 from refrl.models.loading import load_model
 from seatrial.targets.reference.configuration import new_directory
 from seatrial.targets.reference.limits.models import model_of
@@ -35,6 +35,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"attention_bias": True, "mlp_bias": True, "rope_scaling": LLAMA3}),
     "mistral": ("mistral", {"sliding_window": 4, "tie_word_embeddings": False}),
@@ -43,6 +44,7 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "gemma2": (
         "gemma2",
         {
+            "num_hidden_layers": 3,  # what a layer sees of later tokens shows in the layer after it
             "sliding_window": 4,
             "query_pre_attn_scalar": 8,
             "attn_logit_softcapping": 2.0,
@@ -50,6 +52,16 @@ MODELS: Mapping[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "cohere2": ("cohere2", {"sliding_window": 4, "num_hidden_layers": 4}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "sliding_window": 4,
+            "query_pre_attn_scalar": 8,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "yarn": ("qwen3", {"rope_scaling": YARN}),
     "granite": ("granite", {"embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 1.5}),
 }
 """Architectures that the lean decoder serves, by the traits that they have."""
@@ -78,9 +90,12 @@ def decoders() -> list[tuple[str, str]]:
     lean = [(decoder, name) for decoder in ("lean", "blocks") for name in MODELS]
     lean += [("lean", name) for name in FURTHER]
     device = [("device", name) for name in ("mistral", "qwen3", "gemma2")]
+    engine = [("engine", name) for name in ("gemma3", "yarn", "qwen3_moe")]
+    engine += [("engine in blocks", name) for name in ("gemma3", "qwen2")]
+    engine += [("engine, model's own", name) for name in ("gemma3", "llama")]
     large = [("large", name) for name in ("llama", "qwen2")]
     vllm = [("vllm", name) for name in ("llama", "qwen2", "qwen3", "gpt2")]
-    return [*lean, *device, *large, *(("own", name) for name in ("qwen2", *OWN)), *vllm]
+    return [*lean, *device, *engine, *large, *(("own", name) for name in ("qwen2", *OWN)), *vllm]
 
 
 @torch.no_grad()
@@ -105,6 +120,8 @@ def sample(
     if decoder == "vllm":
         completions = sample_by_vllm(model, prompts, numbers_BT, replace(params, stop_token_ids=tuple(ends)))
         return [(row.ids, row.logprobs, row.kept_ids) for row in completions]
+    if decoder.startswith("engine"):
+        return _by_engine(decoder, model, prompts, numbers_BT, replace(params, stop_token_ids=tuple(ends)))
     if decoder != "own" and not supports_lean(model):
         raise RuntimeError(f"the lean decoder does not serve {name}")
     given: dict[str, Any] = {"stop_ids": ends, "pad_token_id": 0}
@@ -120,6 +137,30 @@ def sample(
             made = CachedDecoder(model) if decoder == "own" else LeanDecoder(model, num_tokens)
         rows = decode(made, prompts, params, numbers_BT, **given)
     return [(row.ids, row.logprobs, row.kept_ids) for row in rows]
+
+
+def _by_engine(
+    decoder: str, model: Any, prompts: Sequence[tuple[int, ...]], numbers_BT: Tensor, params: SamplingParams
+) -> list[tuple[tuple[int, ...], tuple[float, ...], Any]]:
+    """Sample with the torch engine, whose second call is the one that counts."""
+    engine = TorchGenerator(
+        model, 0, lean=decoder != "engine, model's own", block_tokens=BLOCK if "blocks" in decoder else 0
+    )
+    with _numbers(numbers_BT):
+        engine.generate(prompts[::2], params, torch.Generator())
+        rows = engine.generate(prompts, params, torch.Generator())
+    return [(row.ids, row.logprobs, row.kept_ids) for row in rows]
+
+
+@contextmanager
+def _numbers(numbers_BT: Tensor) -> Iterator[None]:
+    """Let the torch engine draw with these random numbers."""
+    before = torch_engine.__dict__["row_uniforms"]
+    torch_engine.__dict__["row_uniforms"] = lambda rows, tokens, generator: numbers_BT[:rows, :tokens]
+    try:
+        yield
+    finally:
+        torch_engine.__dict__["row_uniforms"] = before
 
 
 @contextmanager

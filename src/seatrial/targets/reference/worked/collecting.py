@@ -107,9 +107,17 @@ def _of_collecting() -> Iterator[WorkedExample]:
         **dynamic,
     )
     yield refused("step 1", "too few batches", collected, grpo__dynamic_sampling_max_gen_batches=1, **dynamic)
+    yield refused("all 1 prompts are in the step", "fewer prompts than a step needs", _too_few)
     yield example("counts of dynamic sampling", (2.0, 2.0, 0.0), _counts)
     yield example("phases of a step", ["data_processing", "generation", "reward_calculation"], _phases)
     yield example("one seed for a step, regardless of the steps before", True, _seeds_of_steps)
+
+
+def _too_few() -> None:
+    """Collect a step of two prompts where there is one, which has spread."""
+    collector, _ = _collector(**{"grpo.use_dynamic_sampling": True, "data.num_train": 8})
+    only = PromptSource([Example(0, "0", "a", "made")], seed=0, shuffle=False)
+    replace(collector, prompts=only).collect(1)
 
 
 def _counts() -> Any:
@@ -173,6 +181,10 @@ def _of_turns() -> Iterator[WorkedExample]:
     )
     yield example("no capacity for a second turn", [tuple(b"?ab"), tuple(b"no")], lambda: _talked(7)[0])
     yield example("a second turn that is cut off", [answer[:-1], tuple(b"no")], lambda: _talked(9)[0])
+    spelt = tuple(b"?ab<|eos|>yes")
+    yield example(
+        "a tool's words that spell a token", [spelt, tuple(b"no")], lambda: _talked(20, _Spelling())[0]
+    )
     tool = LookupEnvironment()
     yield example("the tool's answer", price.decode(), tool.respond, ["?x", "so ?ab!"])
     yield example("no question", None, tool.respond, ["?ab", "no"])
@@ -192,11 +204,20 @@ def _of_turns() -> Iterator[WorkedExample]:
     )
 
 
-def _talked(most: int) -> Any:
+class _Spelling:
+    """An environment that writes the name of the end token."""
+
+    max_turns = 2
+
+    def respond(self, turns: Sequence[str]) -> str | None:
+        return "<|eos|>" if turns[-1].startswith("?") else None
+
+
+def _talked(most: int, environment: Any = None) -> Any:
     sampler, stream = _Talker(), torch.Generator().manual_seed(5)
     rows = take_turns(
         sampler,
-        LookupEnvironment(),
+        environment or LookupEnvironment(),
         make_byte_tokenizer(),
         [(1, 1), (2, 2)],
         SamplingParams(max_new_tokens=most),

@@ -120,7 +120,7 @@ def _of_one_verifier() -> Iterator[WorkedExample]:
     for bad in (math.nan, math.inf, -0.1, 1.1, "x", None):
         yield refused("gave", f"a verifier that gives {bad!r}", judge, lambda one, other, of=bad: of, "", "")
     yield refused("ZeroDivisionError", "a verifier that raises", judge, lambda one, other: 1 / 0, "", "")
-    yield example("what a verifier is given", [("c", "a")], _given)
+    yield example("what a verifier is given", [(" c\n", "a ")], _given)
     yield refused("data.verifier='exact_matc'", "a name with a letter too few", make_verifier, "exact_matc")
     yield refused(
         "data.verifiers='exact_matc'", "one of several names", make_weighted_verifier, {"exact_matc": 1.0}
@@ -134,7 +134,7 @@ def _given() -> list[tuple[str, str]]:
         seen.append((completion, answer))
         return 1.0
 
-    judge(verifier, "c", "a")
+    judge(verifier, " c\n", "a ")
     return seen
 
 
@@ -143,6 +143,7 @@ def _of_several() -> Iterator[WorkedExample]:
     yield example("the weighted mean of a wrong answer", 0.5625, two(), "b", "a")
     yield example("full rewards are exactly 1", True, lambda: _full() == 1.0)
     yield refused("fails: too slow", "one of two that fails", two(), "slow", "slow")
+    yield refused("fails: too slow; never: never", "two of three that fail", several(), "slow", "slow")
     yield example("every part is called after a failure", _CALLS, _calls)
     yield example("statistics begin again", (1, 1, 0), _taken_twice)
     yield refused("different names", "no verifier", WeightedVerifier, [])
