@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from refrl import cli
 from refrl.algorithms.batching import Batch
 from refrl.checkpointing import attempts
+from refrl.checkpointing.checkpointer import Checkpointer
+from refrl.config import describe
 from refrl.models.chat import ChatEncoder
 from refrl.rewards.scoring import Scores
 from refrl.runtime.rank_process import Ended
 from refrl.tasks.files.rows import Columns
 from refrl.timing import Timer
+from refrl.training import asynchronous, build_generation, grpo
 from seatrial.relations import NotServed
 from seatrial.relations.contracts.worked import SUBJECTS, Refused, WorkedExample
 from seatrial.relations.engine import first_violation
@@ -105,9 +109,14 @@ def law(subject: str) -> Any:
 
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
+    "building": (asynchronous, "log_parts", lambda session, config, replicas: None),
     "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
+    "commands": (cli, "EXIT_FAILED", 2),
+    "engines": (build_generation, "engine_device", lambda config, device, number: device),
     "files": (Columns, "named", lambda self: {}),
+    "loops": (grpo, "is_validation_step", lambda loop, step: False),
     "metrics": (Timer, "take", lambda self: self._seconds),
+    "offers": (describe, "_default", lambda field: "required"),
     "processes": (Ended, "how", property(lambda self: "ended")),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
     "rollouts": (Scores, "verified", property(lambda self: self.rewards)),
@@ -123,3 +132,11 @@ def test_a_fault_in_a_subject_is_seen(monkeypatch: pytest.MonkeyPatch, subject: 
     monkeypatch.setattr(owner, name, fault)
     measure = law(subject).measure(ReferenceExamples(), law(subject).make(None, 0, False))
     assert not measure.holds
+
+
+@pytest.mark.nightly
+def test_a_session_without_its_checkpoint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpointer, "restore", lambda self, checkpoint: None)
+    measure = law("sessions").measure(ReferenceExamples(), law("sessions").make(None, 0, False))
+    assert not measure.holds
+    assert "a session that continues" in measure.what
