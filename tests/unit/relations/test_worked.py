@@ -13,7 +13,9 @@ from refrl.algorithms.batching import Batch
 from refrl.checkpointing import attempts
 from refrl.checkpointing.checkpointer import Checkpointer
 from refrl.config import describe
+from refrl.distributed import World
 from refrl.models.chat import ChatEncoder
+from refrl.policy.megatron.parallel import Parallel
 from refrl.rewards.scoring import Scores
 from refrl.runtime.rank_process import Ended
 from refrl.tasks.files.rows import Columns
@@ -118,8 +120,10 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "metrics": (Timer, "take", lambda self: self._seconds),
     "offers": (describe, "_default", lambda field: "required"),
     "processes": (Ended, "how", property(lambda self: "ended")),
+    "ranks": (World, "sum_rows", lambda self, values: values),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
     "rollouts": (Scores, "verified", property(lambda self: self.rewards)),
+    "shares": (Parallel, "sequence_multiple", property(lambda self: 1)),
     "starts": (attempts, "cut_log", lambda directory, after: None),
     "texts": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
 }
