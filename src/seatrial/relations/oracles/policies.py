@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ def share_of_loss(
     """Return the share of rows: a term of tokens and their advantages, one of entropies, one of rows."""
     of_tokens = (-(logprobs * advantages[:, None] + 0.05 * entropy) * mask).sum() / tokens
     return of_tokens - 0.1 * (logprobs * mask).sum() / rows
+
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass
@@ -86,6 +90,16 @@ class PlainModel:
         mask_T = torch.tensor(mask, dtype=torch.float64)
         return chosen_T * mask_T, -(logprobs_TV.exp() * logprobs_TV).sum(-1) * mask_T
 
+    def states(self, weights: Mapping[str, Tensor], row: int) -> Tensor:
+        """Return the last hidden states of a row."""
+        prompt, completion, _, _ = ROWS[row]
+        base: Any = getattr(self.module, "model")  # noqa: B009  a module of Transformers has no type
+        inner = {name.removeprefix("model."): weight for name, weight in weights.items() if name != HEAD}
+        given = {"input_ids": torch.tensor([[*prompt, *completion]]), "use_cache": False}
+        output = functional_call(base, inner, (), given)
+        states_SD: Tensor = output.last_hidden_state[0]
+        return states_SD
+
     def all_scores(self, trained: Mapping[str, Tensor]) -> Tensor:
         """Return the log-probabilities of all rows, padded with 0."""
         with torch.no_grad():
@@ -115,6 +129,47 @@ class PlainModel:
             name: torch.zeros_like(leaf) if gradient is None else gradient
             for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
         }
+
+
+def draft_update(
+    plain: PlainModel, trained: Mapping[str, Tensor], head: Mapping[str, Tensor], rows: Sequence[int]
+) -> tuple[float, float, dict[str, Tensor]]:
+    """Return loss and chance of acceptance of a draft head on an update of rows, and its gradients.
+
+    From a state of the policy and the embedding of the next token it predicts the token after that one.
+    """
+    leaves = {name: weight.double().requires_grad_() for name, weight in head.items()}
+    losses, accepted = [], []
+    weights = plain.merged({name: weight.double() for name, weight in trained.items()})
+    embeddings_VD, output_VD = weights[EMBEDDING], weights[HEAD]
+    for row in rows:
+        prompt, completion, mask, _ = ROWS[row]
+        ids = [*prompt, *completion]
+        with torch.no_grad():
+            states_SD = plain.states(weights, row)
+        for place in range(len(ids) - 2):
+            if place + 2 < len(prompt) or not mask[place + 2 - len(prompt)]:
+                continue
+            joined_D = states_SD[place] @ leaves["hidden_proj.weight"].T
+            joined_D = joined_D + embeddings_VD[ids[place + 1]] @ leaves["embed_proj.weight"].T
+            inner_I = nn.functional.silu(
+                _scaled(joined_D, leaves["norm.weight"]) @ leaves["up_proj.weight"].T
+            )
+            joined_D = joined_D + inner_I @ leaves["down_proj.weight"].T
+            drafted_D = _scaled(joined_D, leaves["final_norm.weight"])
+            logprobs_V = (drafted_D @ output_VD.T / plain.temperature).log_softmax(-1)
+            policy_V = (states_SD[place + 1] @ output_VD.T / plain.temperature).softmax(-1)
+            losses.append(-logprobs_V[ids[place + 2]])
+            accepted.append(torch.minimum(policy_V, logprobs_V.exp()).sum())
+    loss = torch.stack(losses).mean()
+    found = torch.autograd.grad(loss, list(leaves.values()))
+    chance = float(torch.stack(accepted).mean().detach())
+    return float(loss.detach()), chance, dict(zip(leaves, found, strict=True))
+
+
+def _scaled(states_D: Tensor, weight_D: Tensor) -> Tensor:
+    """Return states over the root of their mean square, times a weight."""
+    return states_D / (states_D.square().mean() + 1e-6).sqrt() * weight_D
 
 
 def _balance(logits_SE: Tensor, chosen_SK: Tensor) -> Tensor:

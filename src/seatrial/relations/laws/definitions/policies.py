@@ -15,7 +15,7 @@ from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.definitions.made import Seeded, seeded, without
 from seatrial.relations.laws.run.updates import AdamW
 from seatrial.relations.oracles.options import learning_rate
-from seatrial.relations.oracles.policies import ROWS, PlainModel, share_of_loss
+from seatrial.relations.oracles.policies import ROWS, PlainModel, draft_update, share_of_loss
 from seatrial.relations.oracles.runs import norm_of
 
 GLOBAL_BATCH = 3
@@ -50,6 +50,7 @@ FORMS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
         ("plain", {**ADAPTERS, **PACKED}),
         ("plain", {**ADAPTERS, **BFLOAT16}),
         ("experts", {"router_aux_loss_coef": 0.3}),
+        ("drafts", {"draft.enabled": True}),
     ),
     "dtensor": (
         ("plain", PACKED),
@@ -128,6 +129,8 @@ def mistakes(stack: Any, backend: str, model: str, more: Mapping[str, Any]) -> I
     yield from _of_scores(run, plain, bound, is_rounded)
     yield from _of_weights(run, plain, has_adapters, is_rounded, bound)
     yield from _of_files(run, has_adapters, options)
+    if "draft.enabled" in more:
+        yield from _of_drafts(stack, run, plain, options)
 
 
 def _of_facts(run: Any, backend: str, plain: PlainModel) -> Iterator[str]:
@@ -252,6 +255,29 @@ def _of_weights(
         lost = [name for name in run.trained if f"optimizer.{name}.{kind}" not in run.state]
         yield from [f"a state without {kind} of {lost[:2]}"] * bool(lost)
     yield from (f"{name} after a resume" for name in _unequal(run.resumed, run.continued))
+
+
+def _of_drafts(stack: Any, run: Any, plain: PlainModel, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with a draft head that is trained with a policy."""
+    from safetensors.torch import load_file
+
+    head = {name: one.double() for name, one in load_file(run.folder / "draft" / "model.safetensors").items()}
+    flat = {f"policy.{name}": value for name, value in options.items()}
+    optimizer, before, losses, chances = AdamW(flat, facts_of(stack).decays), run.trained, [], []
+    for number, (rows, update) in enumerate(zip(UPDATES, run.updates, strict=True), 1):
+        loss, chance, gradients = draft_update(plain, before, head, rows)
+        head = optimizer.step(head, gradients, learning_rate(flat, number, NUM_UPDATES))
+        before = {name: update.weights[name] for name in run.trained}
+        losses.append(loss)
+        chances.append(chance)
+    for number, metrics in enumerate(run.metrics):
+        for name, values in (("draft/loss", losses), ("draft/acceptance_rate", chances)):
+            mean = sum(values[2 * number : 2 * number + 2]) / 2
+            yield from [f"{name} {metrics[name]} of pass {number + 1}"] * (abs(metrics[name] - mean) > 1e-4)
+    kept = {name: run.state[f"draft.{name}"] for name in head if f"draft.{name}" in run.state}
+    yield from (f"{name} of the draft head" for name in _missed(kept, head, 1e-4))
+    written = load_file(run.exported / "draft" / "model.safetensors")
+    yield from (f"{name} of the draft head in the export" for name in _unequal(written, kept))
 
 
 def _of_files(run: Any, has_adapters: bool, options: Mapping[str, Any]) -> Iterator[str]:

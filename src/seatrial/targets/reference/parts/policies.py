@@ -56,7 +56,7 @@ class Learned(NamedTuple):
     state: Mapping[str, Tensor]
     """What a checkpoint holds."""
     continued: Mapping[str, Tensor]
-    """What training changed, after one more update."""
+    """What a checkpoint holds after one more update."""
     resumed: Mapping[str, Tensor]
     """The same of another policy that took over the state before that update."""
     scored: Sequence[Tensor]
@@ -130,8 +130,8 @@ def learned(model: str, options: Mapping[str, Any], rows: Sequence[Row], loss: S
         held=(policy.shares_weights, *taken),
         reference=copied(dict(policy.reference_weights() or ())),
         state=state,
-        continued=copied(policy.trained_weights()),
-        resumed=copied(other.trained_weights()),
+        continued=copied(policy.state_tensors()),
+        resumed=copied(other.state_tensors()),
         scored=[before, few.old_logprobs_BT],
         exported=exported,
         read=_read(config, exported),
