@@ -13,6 +13,7 @@ from refrl.algorithms.batching import Batch
 from refrl.checkpointing import attempts
 from refrl.checkpointing.checkpointer import Checkpointer
 from refrl.config import describe
+from refrl.config.registry import Registry
 from refrl.distributed import World
 from refrl.models.chat import ChatEncoder
 from refrl.policy.megatron.parallel import Parallel
@@ -113,6 +114,7 @@ def law(subject: str) -> Any:
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "building": (asynchronous, "log_parts", lambda session, config, replicas: None),
     "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
+    "combinations": (Registry, "names", lambda self: []),
     "commands": (cli, "EXIT_FAILED", 2),
     "engines": (build_generation, "engine_device", lambda config, device, number: device),
     "files": (Columns, "named", lambda self: {}),

@@ -15,6 +15,7 @@ SUBJECTS: Mapping[str, str] = {
     "batches": "rows padded, cut, chosen, split and packed",
     "checkpoints": "which are written, kept and found again, and what they contain",
     "collecting": "prompts that are drawn and sampled, turns, and states of rollouts",
+    "combinations": "options that need, exclude or silence one another",
     "commands": "command lines, their exit codes and words",
     "edges": "ranges of options and tasks",
     "engines": "engines, devices, syncs and sampling that are built of options",
