@@ -15,6 +15,7 @@ from refrl.checkpointing.checkpointer import Checkpointer
 from refrl.config import describe
 from refrl.config.registry import Registry
 from refrl.distributed import World
+from refrl.logging import RunLogger
 from refrl.models.chat import ChatEncoder
 from refrl.policy.megatron.parallel import Parallel
 from refrl.rewards.scoring import Scores
@@ -119,9 +120,10 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "engines": (build_generation, "engine_device", lambda config, device, number: device),
     "files": (Columns, "named", lambda self: {}),
     "loops": (grpo, "is_validation_step", lambda loop, step: False),
-    "metrics": (Timer, "take", lambda self: self._seconds),
+    "metrics": (RunLogger, "value_at", lambda self, tag, step: 0.0),
     "offers": (describe, "_default", lambda field: "required"),
     "processes": (Ended, "how", property(lambda self: "ended")),
+    "rates": (Timer, "take", lambda self: self._seconds),
     "ranks": (World, "sum_rows", lambda self, values: values),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
     "rollouts": (Scores, "verified", property(lambda self: self.rewards)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from refrl.config import PolicyConfig
 from refrl.policy.base import Policy, Update
 from refrl.policy.tensors import copied
 from refrl.training import build
+from seatrial.relations import NotServed
 from seatrial.targets.reference.configuration import (
     model_directory,
     new_directory,
@@ -75,7 +77,12 @@ def learned(model: str, options: Mapping[str, Any], rows: Sequence[Row], loss: S
         options: of the policy, dotted within it.
         rows: more than one global batch, fewer than two.
         loss: the share of a micro-batch.
+
+    Raises:
+        NotServed: Megatron-core is not installed, or would take a CUDA device.
     """
+    if options.get("megatron_cfg.enabled") and (find_spec("megatron") is None or torch.cuda.is_available()):
+        raise NotServed("Megatron-core is not installed, or does not compute on a CPU here")
     folders = {"plain": model_directory, "tied": lambda: wide_model_directory(tied=True)}
     folder = folders[model]() if model in folders else architecture_directory(model)
     config = policy_configuration({**options, "model_name": str(folder)})

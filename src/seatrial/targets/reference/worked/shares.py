@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,6 @@ from refrl.policy.dtensor.policy import check_replicas
 from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
 from refrl.policy.megatron import context
 from refrl.policy.megatron.conversion import Link
-from refrl.policy.megatron.exchange import gather
-from refrl.policy.megatron.forward import even_passes
-from refrl.policy.megatron.optimizer import WholeNorm
-from refrl.policy.megatron.parallel import Parallel
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import batch, example
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
@@ -31,7 +28,8 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_parts()
     yield from _of_sequences()
-    yield from _of_megatron()
+    if find_spec("megatron") is not None:
+        yield from _of_megatron()
 
 
 def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:
@@ -190,6 +188,8 @@ def _alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _of_megatron() -> Iterator[WorkedExample]:
+    from refrl.policy.megatron.parallel import Parallel
+
     def tokens(function: Any) -> list[Any]:
         def call(group: Group, rank: int) -> Any:
             part = torch.tensor([[1.0], [4.0]]) if rank == 0 else torch.tensor([[2.0], [3.0]])
@@ -260,6 +260,8 @@ _WHOLE = [[("cut", [[1.0], [2.0], [3.0], [4.0]]), ("whole", [[7.0]])]] * 2
 
 def _spread() -> Any:
     """Return the tensors of two tensor-parallel ranks: one is cut, one is held alike."""
+    from refrl.policy.megatron.exchange import gather
+
     every = [Link("c", ("cut",), ((4, 1),), split=0), Link("w", ("whole",), ((1, 1),))]
 
     def call(group: Group, rank: int) -> Any:
@@ -272,6 +274,8 @@ def _spread() -> Any:
 
 
 def _of_norms() -> Iterator[WorkedExample]:
+    from refrl.policy.megatron.optimizer import WholeNorm
+
     def clipped(limit: float, *, tied: bool = False) -> list[Any]:
         """Clip on two ranks: a tensor that is cut, one that both hold, an expert of each, and the head."""
 
@@ -313,6 +317,8 @@ def _of_norms() -> Iterator[WorkedExample]:
 
 
 def _of_passes() -> Iterator[WorkedExample]:
+    from refrl.policy.megatron.forward import even_passes
+
     def evened(group: Group, rank: int) -> Any:
         rows: list[Batch] = [batch().rows([0]), batch().rows([1, 2])][: rank + 1]
         if not rank:
