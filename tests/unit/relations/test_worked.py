@@ -17,7 +17,7 @@ from refrl.config.registry import Registry
 from refrl.distributed import World
 from refrl.logging import RunLogger
 from refrl.models.chat import ChatEncoder
-from refrl.policy.megatron.parallel import Parallel
+from refrl.policy.dtensor.scoring import OwnPositions
 from refrl.rewards.scoring import Scores
 from refrl.runtime.rank_process import Ended
 from refrl.tasks.files.rows import Columns
@@ -127,7 +127,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "ranks": (World, "sum_rows", lambda self, values: values),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
     "rollouts": (Scores, "verified", property(lambda self: self.rewards)),
-    "shares": (Parallel, "sequence_multiple", property(lambda self: 1)),
+    "shares": (OwnPositions, "fill", lambda self, values: values),
     "starts": (attempts, "cut_log", lambda directory, after: None),
     "texts": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
 }
