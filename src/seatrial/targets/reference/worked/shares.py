@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from refrl.algorithms.batching import Batch
 from refrl.distributed import World
@@ -47,6 +47,11 @@ def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) ->
 
 
 def _of_parts() -> Iterator[WorkedExample]:
+    yield example(  # 0.5 + 250, 10 + 200, 500 + 10; and 100 + 0.5
+        "experts that two processes share, of unequal tokens",
+        [([250.5, 420.0, 1530.0], [250.5, 210.0, 510.0]), ([402.0], [100.5])],
+        _shared_experts,
+    )
     same = {"a": 1.0, "b": 2.0, "c": 3.0}
     yield example("processes that hold the same", [None, None], _replicas, [1.0, 1.0], [same, same])
     nan = {**same, "b": math.nan}
@@ -90,6 +95,45 @@ def _of_parts() -> Iterator[WorkedExample]:
         expert_parallel._Scattered,
         1,
     )
+
+
+class _Experts(nn.Module):
+    """Two experts of four, each of which scales a token; the number after the last one is none of them."""
+
+    def __init__(self, scales: Sequence[float]) -> None:
+        super().__init__()
+        self.num_experts = len(scales)
+        self.scales = [*scales, 0.0]
+
+    def forward(self, hidden: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        factors = torch.tensor(self.scales)[experts]
+        return hidden * (factors * weights).sum(1, keepdim=True)
+
+
+TOKENS: Sequence[tuple[Sequence[float], Sequence[Sequence[int]], Sequence[Sequence[float]]]] = (
+    ((1.0, 2.0, 3.0), ((0, 3), (1, 2), (3, 1)), ((0.5, 0.25), (1.0, 2.0), (0.5, 1.0))),
+    ((4.0,), ((2, 0),), ((1.0, 0.5),)),
+)
+"""Of each process: its tokens, the experts that each goes to, and their weights."""
+
+
+def _shared_experts() -> list[Any]:
+    """Return what two processes make of their tokens, with experts that scale by 1, 10, 100 and 1000."""
+
+    def call(group: Group, rank: int) -> Any:
+        mesh: Any = Mesh(group)
+        experts: Any = _Experts(((1.0, 10.0), (100.0, 1000.0))[rank])
+        shared = expert_parallel._SharedExperts(experts, mesh)
+        tokens, chosen, weights = TOKENS[rank]
+        hidden = torch.tensor(tokens)[:, None]
+        found, gradient = backward(
+            lambda given: shared(given, torch.tensor(chosen), torch.tensor(weights)),
+            hidden,
+            torch.ones_like(hidden),
+        )
+        return found.flatten().tolist(), gradient.flatten().tolist()
+
+    return by_rank(2, call)
 
 
 def _of_sequences() -> Iterator[WorkedExample]:
