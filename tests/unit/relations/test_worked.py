@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,8 @@ def test_a_missing_package_is_no_mistake() -> None:
 
 
 def test_every_subject_has_examples_with_names_of_their_own() -> None:
-    for subject in SUBJECTS:
+    without = set() if find_spec("megatron") else {"megatron"}
+    for subject in SUBJECTS.keys() - without:
         names = [one.name for one in ReferenceExamples().worked_examples(subject)]
         assert len(names) > 5, subject
         assert len({*names}) == len(names), sorted(name for name in names if names.count(name) > 1)

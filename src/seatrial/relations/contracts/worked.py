@@ -21,6 +21,7 @@ SUBJECTS: Mapping[str, str] = {
     "engines": "engines, devices, syncs and sampling that are built of options",
     "files": "rows of data files, their splits and their order",
     "loops": "what loops open a session with, and do in order",
+    "megatron": "tokens, stages, tensors and passes that ranks of Megatron-core share",
     "metrics": "what is logged of a step and a validation",
     "offers": "recipes, files to start from, tiny models, the page of options",
     "options": "configurations that are read, changed, refused and described",
