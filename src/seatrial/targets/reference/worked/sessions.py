@@ -157,8 +157,8 @@ def _of_opened() -> Iterator[WorkedExample]:
     )
     for name, options, key, right in _SINGLE:
         yield example(name, {key: right}, _of((key,)), **options)
-    for name, right in _DURING.items():
-        yield example(name, right, in_folder(_during), name)
+    for name, (call, right) in _during().items():
+        yield example(name, right, in_folder(call))
     yield refused("stop_token_ids", "an end id beyond the vocabulary", _of(()), **_ENDS_AT)
     yield refused(
         "256 positions", "rows longer than the model", _of(()), policy__max_total_sequence_length=257
@@ -216,34 +216,19 @@ def _drawn(session: Any) -> list[int]:
     return [one.prompt_id for one in session.prompts.draw(7)]
 
 
-def _during(folder: Path, name: str) -> Any:
+def _during() -> Mapping[str, tuple[Any, Any]]:
+    """Return functions of a folder, and their right results."""
+    closed = ["checkpointer", "generator", "log"]
+    notes = ["data: made note", "code: programs run in the sandbox: made"]
     return {
-        "rates over the updates of the run": _schedule,
-        "scores at the temperature of sampling": _temperatures,
-        "order of the prompts": _orders,
-        "a session that continues": _continued,
-        "what is closed, and when": _closed,
-        "notes of the data, and the sandbox": _notes,
-        "observers of the configuration": _observed,
-    }[name](folder)
-
-
-_DURING: Mapping[str, Any] = {
-    "rates over the updates of the run": [1.0, 0.75, 0.5, 0.25],
-    "scores at the temperature of sampling": (True, True, False),
-    "order of the prompts": (True, True, False, False),
-    "a session that continues": ([("started", 1), "ended"], 1, True, True, [None, 1]),
-    "what is closed, and when": (
-        ["checkpointer", "generator", "log"],
-        [("started", 0)],
-        ["checkpointer", "generator", "log"],
-    ),
-    "notes of the data, and the sandbox": (
-        ["data: made note", "code: programs run in the sandbox: made"],
-        "made",
-    ),
-    "observers of the configuration": True,
-}
+        "rates over the updates of the run": (_schedule, [1.0, 0.75, 0.5, 0.25]),
+        "scores at the temperature of sampling": (_temperatures, (True, True, False)),
+        "order of the prompts": (_orders, (True, True, False, False)),
+        "a session that continues": (_continued, ([("started", 1), "ended"], 1, True, True, [None, 1])),
+        "what is closed, and when": (_closed, (closed, [("started", 0)], closed)),
+        "notes of the data, and the sandbox": (_notes, (notes, "made")),
+        "observers of the configuration": (_observed, True),
+    }
 
 
 def _schedule(folder: Path) -> Any:
