@@ -50,7 +50,7 @@ class PlainModel:
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
-        logging.disable_progress_bar()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         model: nn.Module = AutoModelForCausalLM.from_pretrained(
             self.folder, dtype=torch.float32, experts_implementation="eager"
         )

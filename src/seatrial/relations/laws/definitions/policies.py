@@ -225,7 +225,7 @@ def _of_scores(run: Any, plain: PlainModel, bound: float, is_rounded: bool) -> I
     yield from ["first scores of the reference"] * _differs(run.references[0], plain.all_scores({}), bound)
     yield from ["the reference after training"] * (not torch.equal(*run.references))
     yield from ["scores that an update keeps"] * (
-        not torch.allclose(*run.scored, atol=0.1 if is_rounded else 1e-5)
+        not torch.allclose(run.scored[0], run.scored[1], atol=0.1 if is_rounded else 1e-5)
     )
 
 

@@ -83,8 +83,7 @@ def learned(model: str, options: Mapping[str, Any], rows: Sequence[Row], loss: S
     """
     if options.get("megatron_cfg.enabled") and (find_spec("megatron") is None or torch.cuda.is_available()):
         raise NotServed("Megatron-core is not installed, or does not compute on a CPU here")
-    folders = {"plain": model_directory, "tied": lambda: wide_model_directory(tied=True)}
-    folder = folders[model]() if model in folders else architecture_directory(model)
+    folder = _folder(model)
     config = policy_configuration({**options, "model_name": str(folder)})
     batch = _batch(rows)
     policy, function = _policy(config), _loss(loss)
@@ -123,7 +122,7 @@ def learned(model: str, options: Mapping[str, Any], rows: Sequence[Row], loss: S
     before = policy.logprobs(few)
     policy.train(few, function)
     other.train(batch.rows(slice(0, config.train_global_batch_size)), function)
-    assert few.old_logprobs_BT is not None
+    kept: Any = few.old_logprobs_BT
     return Learned(
         folder=folder,
         facts=facts,
@@ -139,10 +138,16 @@ def learned(model: str, options: Mapping[str, Any], rows: Sequence[Row], loss: S
         state=state,
         continued=copied(policy.state_tensors()),
         resumed=copied(other.state_tensors()),
-        scored=[before, few.old_logprobs_BT],
+        scored=[before, kept],
         exported=exported,
         read=_read(config, exported),
     )
+
+
+def _folder(model: str) -> Path:
+    if model == "plain":
+        return model_directory()
+    return wide_model_directory(tied=True) if model == "tied" else architecture_directory(model)
 
 
 def _policy(config: PolicyConfig) -> Policy:

@@ -90,7 +90,7 @@ def _of_exits() -> Iterator[WorkedExample]:
             lambda found: (found[0], found[2].startswith("refrl recipes: out of memory: CUDA out of memory;"))
         )(called(words, cli__recipes__run=_raises(RuntimeError("CUDA out of memory. Tried to")))),
     )
-    for what, error, right in (
+    for what, raised, right in (
         ("of Python", MemoryError(), "out of memory: the system gave no more; lower"),
         (
             "of the CPU",
@@ -102,7 +102,7 @@ def _of_exits() -> Iterator[WorkedExample]:
         yield example(
             f"memory {what}",
             True,
-            lambda error=error, right=right: str(out_of_memory(error)).startswith(right),
+            lambda raised=raised, right=right: str(out_of_memory(raised)).startswith(right),
         )
 
     def handled(number: signal.Signals) -> Any:
@@ -319,9 +319,12 @@ def _of_profiles() -> Iterator[WorkedExample]:
 
     def steps(folder: Path, step: int) -> Any:
         noted: list[Any] = []
-        averages = SimpleNamespace(
-            table=lambda *, sort_by, row_limit: noted.append(("table", sort_by, row_limit)) or f"by {sort_by}"
-        )
+
+        def table(*, sort_by: str, row_limit: int) -> str:
+            noted.append(("table", sort_by, row_limit))
+            return f"by {sort_by}"
+
+        averages = SimpleNamespace(table=table)
         made = SimpleNamespace(
             start=lambda: noted.append("started"),
             stop=lambda: noted.append("stopped"),

@@ -105,7 +105,7 @@ def _of_engines() -> Iterator[WorkedExample]:
         "training": False,
         "int8": False,
     }
-    apart = {"generation__colocated__enabled": False}
+    own_weights = {"generation__colocated__enabled": False}
     yield example("an engine of torch", plain, engine)
     yield example("an engine in bfloat16", {**plain, "dtype": "torch.bfloat16"}, engine, precision="bfloat16")
     yield example(
@@ -116,7 +116,7 @@ def _of_engines() -> Iterator[WorkedExample]:
         generation__delta_compression__delta_load_batch_size_bytes=77,
     )
     yield example(
-        "an engine in int8", {**plain, "int8": True}, engine, generation__quantization="int8", **apart
+        "an engine in int8", {**plain, "int8": True}, engine, generation__quantization="int8", **own_weights
     )
 
 

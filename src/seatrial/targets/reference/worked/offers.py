@@ -130,7 +130,7 @@ def _of_files() -> Iterator[WorkedExample]:
         True,
         lambda: made() == (0, "made there", "there", tiny.TinyModelSpec()),
     )
-    words = {
+    words: dict[str, Any] = {
         "family": "qwen3_moe",
         "hidden_size": 96,
         "num_layers": 3,
@@ -172,7 +172,7 @@ def _of_files() -> Iterator[WorkedExample]:
                 ]
             )[3]
             == tiny.TinyModelSpec(**words)
-        ),  # type: ignore[arg-type]
+        ),
     )
 
 

@@ -85,7 +85,7 @@ def _of_ends() -> Iterator[WorkedExample]:
 
 
 def _followed(parents: Sequence[int], given: str | None) -> Any:
-    """Return what a process asks of the kernel so that it ends with its parent, and what is left of the variable.
+    """Return what a process sets in the kernel so that it ends with its parent, and what is left of the variable.
 
     Args:
         parents: of the process, each time it looks.
@@ -100,7 +100,7 @@ def _followed(parents: Sequence[int], given: str | None) -> Any:
         patch.dict(os.environ, {**others, **own}, clear=True),
         patch.object(os, "getppid", lambda: next(looks)),
         patch.object(os, "_exit", lambda status: noted.append(("exit", status))),
-        patch.object(lifeline.ctypes, "CDLL", lambda name: library),
+        patch("ctypes.CDLL", lambda name: library),
         patch.object(sys, "platform", "linux"),
     ):
         lifeline.end_with_parent()

@@ -10,10 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from refrl import distributed
-from refrl.config import ClusterConfig
+from refrl.config import ClusterConfig, ConfigError
 from refrl.distributed import World
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example
@@ -54,6 +54,12 @@ def _summed(size: int) -> list[Any]:
     return _world(size, call)
 
 
+def _alone() -> Tensor | None:
+    weight = rank_weight([1.0, 2.0])
+    World().sum_gradients([weight])
+    return weight.grad
+
+
 def _agreed(values: Sequence[tuple[float, float]]) -> list[Any]:
     """Return how ranks with these gradient norms and weights compare."""
     return _world(
@@ -77,7 +83,7 @@ def _of_worlds() -> Iterator[WorkedExample]:
     yield example(
         "the gradient of one rank alone",
         [1.0, 2.0],
-        lambda: (lambda weight: (World().sum_gradients([weight]), weight.grad)[1])(rank_weight([1.0, 2.0])),
+        _alone,
     )
     yield example(
         "several buckets of gradients",
@@ -144,7 +150,7 @@ def _of_joins() -> Iterator[WorkedExample]:
         given = {**started, "RANK": str(rank)}
         yield example(f"rank {rank} joins", ([*joined(rank), "left"], printed), _joined, given, 2)
     yield example(
-        "a rank that fails leaves nobody",
+        "a rank that fails does not leave the others",
         ([*joined(0)], "failed"),
         _joined,
         {**started, "RANK": "0"},
@@ -167,7 +173,7 @@ def _of_joins() -> Iterator[WorkedExample]:
             stack.enter_context(patch("torch.backends.cuda.enable_cudnn_sdp", lambda on: noted.append(on)))
             try:
                 return str(distributed.local_device(config)), noted
-            except distributed.ConfigError as error:
+            except ConfigError as error:
                 return str(error).partition(":")[0]
 
     second = {**started, "RANK": "3", "LOCAL_RANK": "1"}

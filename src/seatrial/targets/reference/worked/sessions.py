@@ -12,8 +12,13 @@ from unittest.mock import patch
 
 import torch
 
+from refrl.checkpointing.checkpointer import Checkpointer
 from refrl.config import ConfigError, GRPORunConfig, SFTRunConfig
 from refrl.generation.torch_engine import TorchGenerator
+from refrl.logging import RunLogger
+from refrl.models.loading import load_model
+from refrl.policy.scoring import make_scoring
+from refrl.tasks import make_splits
 from refrl.training import build, opening, sft
 from refrl.training.session import Observer
 from seatrial.relations.contracts.worked import WorkedExample
@@ -66,7 +71,8 @@ def _parts(
     folder: Path, *, tunes: bool = False, more: Mapping[str, Any] | None = None, **options: Any
 ) -> Any:
     """Open a session, take an update, save, and return what is there."""
-    config, events, found = _config(folder, tunes=tunes, **options), _Events(), {}
+    config, events = _config(folder, tunes=tunes, **options), _Events()
+    found: dict[str, Any] = {}
     loop = "sft" if tunes else "grpo"
 
     def call() -> None:
@@ -241,12 +247,13 @@ def _schedule(folder: Path) -> Any:
 
 def _temperatures(folder: Path) -> Any:
     """Return whether rows are scored at the sampling temperature, or at one that is given, and not at another."""
-    model = build.load_model(model_directory()).eval()
+    model: Any = load_model(model_directory())
+    model.eval()
     made = batch()
 
     def plain(temperature: float) -> torch.Tensor:
         with torch.no_grad():
-            return build.make_scoring(configuration({}).policy, model, temperature).forward(model, made)[0]
+            return make_scoring(configuration({}).policy, model, temperature).forward(model, made)[0]
 
     own = _session(folder / "own", _scores, policy__generation__temperature=0.5)
     given = _session(
@@ -309,8 +316,8 @@ def _closing(folder: Path, *, fails: bool) -> tuple[list[str], list[Any]]:
     noted: list[str] = []
     events, config = _Events(), _config(folder)
     places = (
-        (opening.Checkpointer, "close", "checkpointer"),
-        (opening.RunLogger, "__exit__", "log"),
+        (Checkpointer, "close", "checkpointer"),
+        (RunLogger, "__exit__", "log"),
         (TorchGenerator, "close", "generator"),
     )
 
@@ -337,7 +344,7 @@ def _noting(noted: list[str], name: str, whole: Any) -> Any:
 
 def _notes(folder: Path) -> Any:
     """Return what is printed of the data and the sandbox, and the sandbox that is logged."""
-    make = build.make_splits
+    make = make_splits
 
     def splits(data: Any) -> Any:
         return replace(make(data), notes=("made note",))

@@ -130,12 +130,12 @@ def _shared_experts() -> list[Any]:
 
 
 def _of_sequences() -> Iterator[WorkedExample]:
+    function: Any = context_parallel._Gathered
+
     def attended(group: Group, rank: int) -> Any:
         part = torch.tensor([[[[1.0], [2.0]]]]) + 10 * rank
         weights = torch.arange(1.0, 5.0).reshape(1, 1, 4, 1) * (rank + 1)
-        found, gradient = backward(
-            lambda given: context_parallel._Gathered.apply(given, group), part, weights
-        )
+        found, gradient = backward(lambda given: function.apply(given, group), part, weights)
         return found.flatten().tolist(), gradient.flatten().tolist()
 
     whole = [1.0, 2.0, 11.0, 12.0]
