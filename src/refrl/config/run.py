@@ -119,7 +119,10 @@ class RewardShapingConfig(Section):
                 "grpo.reward_shaping.enabled needs grpo.reward_shaping.overlong_buffer_length, the tokens over which "
                 "the penalty grows"
             )
-        if not self.enabled and (self.overlong_buffer_length, self.max_response_length) != (None, None):
+        others = [name for name in type(self).model_fields if name != "enabled"]
+        if not self.enabled and any(
+            getattr(self, name) != type(self).model_fields[name].default for name in others
+        ):
             raise ValueError(
                 "grpo.reward_shaping has no effect without grpo.reward_shaping.enabled=true: set it, or leave the "
                 "section out"

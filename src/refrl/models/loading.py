@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -80,6 +81,10 @@ def write_model(
     _silence_progress_bars()
     chosen: dict[str, Any] = {} if weights is None else {"state_dict": dict(weights)}
     model.save_pretrained(str(folder), **chosen)
+    if weights is not None:  # Transformers names the type of the model's own
+        config = copy.deepcopy(model.config)
+        config.dtype = next(weight.dtype for weight in weights.values() if weight.is_floating_point())
+        config.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
 
 

@@ -45,6 +45,7 @@ class LoraLinear(nn.Module):
         with torch.no_grad():
             self.lora_A.weight.copy_(first_low(dim, base.in_features, stream))
             self.lora_B.weight.zero_()
+        self.train(base.training)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""

@@ -140,6 +140,8 @@ class ModulePolicy(UpdatingPolicy):
     def free_gradients(self) -> None:
         """Give back the memory of the gradients."""
         self._optimizer.clear_gradients()
+        for weight in self._auxiliary.weights:
+            weight.grad = None
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Return logprobs_BT under the current weights, without gradient, on the batch's device."""

@@ -23,15 +23,21 @@ modules (A100 80 GB)."""
 
 
 def performance_metrics(
-    seconds: Mapping[str, float], *, num_samples: int, num_tokens: float, num_generated: float
+    seconds: Mapping[str, float],
+    *,
+    num_samples: int,
+    num_tokens: float,
+    num_generated: float,
+    num_processes: int,
 ) -> dict[str, float]:
-    """Return rates per second of the step and of its phases; a rate per GPU is the same: there is one device.
+    """Return rates per second of the step and of its phases, of the whole run and per process, which has one device.
 
     Args:
         seconds: of each phase, `total_step_time` among them.
         num_samples: rows trained on.
         num_tokens: prompt and completion tokens of these rows.
         num_generated: completion tokens of these rows.
+        num_processes: that train.
     """
     counted = {
         "tokens_per_sec": (num_tokens, "total_step_time"),
@@ -40,7 +46,7 @@ def performance_metrics(
         "policy_training_tokens_per_sec": (num_tokens, "policy_training"),
     }
     rates = {name: count / seconds[phase] for name, (count, phase) in counted.items() if phase in seconds}
-    per_gpu = {f"{name}_per_gpu": rate for name, rate in rates.items()}
+    per_gpu = {f"{name}_per_gpu": rate / num_processes for name, rate in rates.items()}
     return {"samples_per_sec": num_samples / seconds["total_step_time"], **rates, **per_gpu}
 
 
@@ -66,11 +72,13 @@ class ModelCost:
         attention = 6 * self.num_layers * self.attention_width * float((lens_B**2).sum())
         return 6 * self.num_multiplied * float(lens_B.sum()) + attention
 
-    def generation_bytes(self, batch: Batch) -> float:
-        """Return what sampling a batch reads: all weights at each token step, and each row's keys and values so far."""
+    def generation_bytes(self, batch: Batch, num_processes: int) -> float:
+        """Return what each process reads to sample its rows: all weights at each token step, and its rows' cache."""
         prompts_B, completions_B = batch.prompt_lens_B.double(), batch.completion_lens_B.double()
         cached = (completions_B * prompts_B + completions_B * (completions_B - 1) / 2).sum()
-        return self.weight_bytes * float(completions_B.max()) + self.cache_bytes * float(cached)
+        return (
+            self.weight_bytes * float(completions_B.max()) + self.cache_bytes * float(cached) / num_processes
+        )
 
 
 def model_cost(model: nn.Module) -> ModelCost | None:
@@ -100,14 +108,15 @@ def model_cost(model: nn.Module) -> ModelCost | None:
 
 
 def utilization_metrics(
-    seconds: Mapping[str, float], batch: Batch, model: nn.Module | None
+    seconds: Mapping[str, float], batch: Batch, model: nn.Module | None, num_processes: int
 ) -> dict[str, float]:
     """Return which shares of the device's peaks training and sampling reach; nothing where a peak is not known.
 
     Args:
         seconds: of each phase.
-        batch: the rows that were sampled and trained on.
+        batch: the rows that were sampled and trained on, by all processes.
         model: in bfloat16 on a device of `PEAKS`; anything else has no figures.
+        num_processes: that share the rows, each with a device.
     """
     weight = None if model is None else next(model.parameters(), None)
     if model is None or weight is None or weight.device.type != "cuda" or weight.dtype != torch.bfloat16:
@@ -115,17 +124,29 @@ def utilization_metrics(
     name = torch.cuda.get_device_name(weight.device)
     peaks = next((peaks for part, peaks in PEAKS.items() if part in name), None)
     cost = model_cost(model)
-    return {} if peaks is None or cost is None else shares_of_peaks(seconds, batch, cost, peaks)
+    return (
+        {} if peaks is None or cost is None else shares_of_peaks(seconds, batch, cost, peaks, num_processes)
+    )
 
 
 def shares_of_peaks(
-    seconds: Mapping[str, float], batch: Batch, cost: ModelCost, peaks: tuple[float, float]
+    seconds: Mapping[str, float],
+    batch: Batch,
+    cost: ModelCost,
+    peaks: tuple[float, float],
+    num_processes: int,
 ) -> dict[str, float]:
     """Return `utilization_metrics` for these peaks (operations and bytes a second)."""
     operations, bandwidth = peaks
     shares = {
-        "policy_training": ("model_flops_utilization", lambda: cost.training_operations(batch) / operations),
-        "generation": ("memory_bandwidth_utilization", lambda: cost.generation_bytes(batch) / bandwidth),
+        "policy_training": (
+            "model_flops_utilization",
+            lambda: cost.training_operations(batch) / num_processes / operations,
+        ),
+        "generation": (
+            "memory_bandwidth_utilization",
+            lambda: cost.generation_bytes(batch, num_processes) / bandwidth,
+        ),
     }
     return {
         f"{phase}_{name}": least_seconds() / seconds[phase]

@@ -83,9 +83,17 @@ def train_step(session: Session, config: SFTRunConfig, step: int) -> None:
     }
     session.logger.log(metrics, step, "train")
     session.logger.log(seconds, step, "timing/train")
-    rates = performance_metrics(seconds, num_samples=batch.num_rows, num_tokens=num_tokens, num_generated=0)
+    num_processes = session.world.size
+    rates = performance_metrics(
+        seconds,
+        num_samples=batch.num_rows,
+        num_tokens=num_tokens,
+        num_generated=0,
+        num_processes=num_processes,
+    )
     model = getattr(session.policy, "model", None)
-    session.logger.log({**rates, **utilization_metrics(seconds, batch, model)}, step, "performance")
+    shares = utilization_metrics(seconds, batch, model, num_processes)
+    session.logger.log({**rates, **shares}, step, "performance")
     session.logger.log_rows(answer_rows(examples, batch, step), "train_data", step)
     printed = {**metrics, "seconds": seconds["total_step_time"]}
     print(console_line(step, config.sft.max_num_steps, printed, SHOWN), flush=True)

@@ -160,9 +160,11 @@ def log_step(
         num_samples=batch.num_rows,
         num_tokens=figures["total_num_tokens"],
         num_generated=figures["mean_gen_tokens_per_sample"] * batch.num_rows,
+        num_processes=session.world.size,
     )
     model = getattr(session.policy, "model", None)
-    session.logger.log({**rates, **utilization_metrics(seconds, batch, model)}, step, "performance")
+    shares = utilization_metrics(seconds, batch, model, session.world.size)
+    session.logger.log({**rates, **shares}, step, "performance")
     session.logger.log_rows(train_rows(session, config, step, rollouts, filtered), "train_data", step)
     if collected.first_error:
         print(f"step {step}  {figures['num_verifier_errors']:.0f} verifier errors: {collected.first_error}")

@@ -71,6 +71,7 @@ PARTS = (
         "R35.weights",
         "R35.adapters",
         "R35.records",
+        "R35.policies",
     ),
     "R18.refused",
 )

@@ -33,6 +33,7 @@ DEFINITIONS: Mapping[str, str] = {
     "cuts": "(options of the policy, tokens of prompt and completion of each row) -> rows of each micro-batch, by pass",
     "updates": "(which rows train, rows of an update, norms of the updates, scored or not) -> rows, scores, observed "
     "rows and metrics of the updates",
+    "learned": "(model, options of the policy, rows, loss) -> what a whole policy of these options did on the rows",
     "adapted layers": "(options) -> linear layers of a model, its head, those with an adapter",
     "first adapter": "(layer, seed, rank, inputs) -> A, B of a new adapter",
     "write adapter": "(weights by name, rank, scale, base model, folder): write adapters as PEFT reads them",

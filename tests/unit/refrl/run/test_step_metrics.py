@@ -48,16 +48,20 @@ def test_baselines_are_told_by_group_wherever_its_rows_stand() -> None:
 
 
 def test_rates_divide_by_the_phase_they_are_of() -> None:
-    """A phase that did not happen has no rate."""
+    """A phase that did not happen has no rate; the rate of a GPU is that of one of two processes."""
     rates = performance_metrics(
-        {"total_step_time": 2.0, "generation": 0.5}, num_samples=8, num_tokens=100.0, num_generated=20.0
+        {"total_step_time": 2.0, "generation": 0.5},
+        num_samples=8,
+        num_tokens=100.0,
+        num_generated=20.0,
+        num_processes=2,
     )
     assert rates == {
         "samples_per_sec": 4.0,
         "tokens_per_sec": 50.0,
-        "tokens_per_sec_per_gpu": 50.0,
+        "tokens_per_sec_per_gpu": 25.0,
         "generation_tokens_per_sec": 40.0,
-        "generation_tokens_per_sec_per_gpu": 40.0,
+        "generation_tokens_per_sec_per_gpu": 20.0,
     }
 
 

@@ -35,6 +35,7 @@ from seatrial.targets.reference.parts.decoders import (
     read_back,
     sample,
 )
+from seatrial.targets.reference.parts.policies import learned
 from seatrial.targets.reference.parts.recorded import end_ids_of, phases, sizes
 from seatrial.targets.reference.parts.splits import joined
 from seatrial.targets.reference.parts.updates import cuts, updates
@@ -72,6 +73,7 @@ class ReferenceDefinitions:
             "sizes": sizes,
             "end ids": end_ids_of,
             "clip": _clip,
+            "learned": learned,
             "adapted layers": adapted_layers,
             "first adapter": first_adapter,
             "write adapter": write_adapter,

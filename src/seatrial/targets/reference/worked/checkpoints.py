@@ -168,7 +168,7 @@ def _of_contents() -> Iterator[WorkedExample]:
         ),
         in_folder(_contents),
     )
-    yield refused("other seed", "another seed", in_folder(_restored), seed=4)
+    yield refused("was saved with other seed (3, now 4)", "another seed", in_folder(_restored), seed=4)
     yield refused(
         "other training prompts",
         "another answer",
@@ -176,7 +176,12 @@ def _of_contents() -> Iterator[WorkedExample]:
         data=[EXAMPLES[0], Example(2, "q", "c", "made")],
     )
     yield refused("other training prompts", "another order", in_folder(_restored), data=EXAMPLES[::-1])
-    yield refused("other parts", "other parts", in_folder(_restored), parts={"rollouts": _Part()})
+    yield refused(
+        "was saved with other parts (['prompts'], now ['rollouts'])",
+        "other parts",
+        in_folder(_restored),
+        parts={"rollouts": _Part()},
+    )
     yield example("the same run", None, in_folder(_restored))
     empty = {"a": torch.zeros(3), "b": torch.zeros(2, 2)}
     yield example(
@@ -186,9 +191,17 @@ def _of_contents() -> Iterator[WorkedExample]:
         empty,
     )
     yield refused(
-        "missing 1 tensors", "a tensor too many", in_folder(_read_into), {**empty, "c": torch.zeros(1)}
+        "missing 1 tensors of this run ['c'] and has 0 unknown ones []",
+        "a tensor too many",
+        in_folder(_read_into),
+        {**empty, "c": torch.zeros(1)},
     )
-    yield refused("1 unknown ones", "a tensor too few", in_folder(_read_into), {"a": torch.zeros(3)})
+    yield refused(
+        "missing 0 tensors of this run [] and has 1 unknown ones ['b']",
+        "a tensor too few",
+        in_folder(_read_into),
+        {"a": torch.zeros(3)},
+    )
     yield refused(
         "a as (3,)", "a tensor of another shape", in_folder(_read_into), {**empty, "a": torch.zeros(4)}
     )

@@ -1,294 +1,235 @@
-"""Worked examples of an engine in another process: what is sent, what answers mean, signals, ends and time limits."""
+"""Worked examples of what builds parts: engines and their devices, weight syncs, sampling, verifiers."""
 
 from __future__ import annotations
 
-import math
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
-from refrl.generation import process
-from refrl.generation.base import Completion, SamplingParams
-from refrl.generation.messages import Message
-from refrl.generation.process import ERRORS, START_SECONDS, GeneratorLostError, ProcessGenerator, SocketLink
-from refrl.generation.vllm.engine import completion
-from refrl.weight_sync.base import Part
+from refrl.config import ClusterConfig
+from refrl.generation.quantized import Int8Linear
+from refrl.rewards.weighted import WeightedVerifier
+from refrl.timing import Timer
+from refrl.training import build, build_generation
+from refrl.weight_sync.colocated import make_weight_sync
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.configuration import policy_configuration
+from seatrial.targets.reference.configuration import configuration, policy_configuration
+from seatrial.targets.reference.worked.building import Noted
 from seatrial.targets.reference.worked.made import example, refused
-
-OPENED: Mapping[str, Any] = {"engine": "made 1.0", "stop_ids": [2, 5], "specs": {"w": [[2, 3], "bfloat16"]}}
-ROWS = [
-    Completion((1, 2), (3,), (-0.5,), "stop", weight_version=4),
-    Completion((1,), (3, 4), (-0.5, -1.0), "length", kept_ids=((3, 5), (4,)), mask=(1, 0)),
-    Completion((1,), (3, 4), (-0.5, -1.0), "abort", kept_ids=(), version_segments=((0, 3), (1, 4))),
-]
 
 
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
-    yield from _of_answers()
-    yield from _of_links()
-    yield from _of_tokens()
+    yield from _of_engines()
+    yield from _of_devices()
+    yield from _of_parts()
 
 
-class _Link:
-    """A link that answers as planned, and notes what is sent with the time that it may take."""
+def _of_engines() -> Iterator[WorkedExample]:
+    def placed(**options: Any) -> Any:
+        noted: list[Any] = []
+        config = policy_configuration({"generation.colocated.enabled": False, **_dotted(options)})
 
-    is_local = True
-    pid = 7
+        def process(config: Any, *, pad_token_id: int, device: Any, connect: Any) -> str:
+            with (
+                patch.object(build_generation, "SocketLink", lambda python: noted.append(("socket", python))),
+                patch.object(
+                    build_generation,
+                    "BroadcastLink",
+                    lambda python, *, engine_device: noted.append(("broadcast", python, str(engine_device))),
+                ),
+            ):
+                connect()
+            noted.append(("process", pad_token_id, str(device)))
+            return "process"
 
-    def __init__(self, answers: Mapping[str, Message]) -> None:
-        self._answers = {"open": Message("opened", OPENED), **answers}
-        self.timeout_seconds = 1.0
-        self.sent: list[tuple[str, Any, float]] = []
+        engines = {
+            name: lambda config, pad, device, name=name: (name, pad, str(device))
+            for name in build_generation.ENGINES
+        }
+        tokenizer: Any = SimpleNamespace(pad_token_id=6)
+        with (
+            patch.object(build_generation, "ProcessGenerator", process),
+            patch.object(build_generation, "ENGINES", engines),
+        ):
+            made = build_generation.build_generator(config, tokenizer, device=torch.device("cpu"))
+        return made, noted
 
-    def ask(self, message: Message) -> Message:
-        self.sent.append((message.kind, dict(message.fields), self.timeout_seconds))
-        self.tensors = list(message.tensors)
-        return self._answers.get(message.kind, Message("done"))
-
-    def abort(self) -> None:
-        self.sent.append(("abort", {}, 0.0))
-
-    def resume(self) -> None:
-        self.sent.append(("resume", {}, 0.0))
-
-    def close(self) -> None:
-        self.sent.append(("close", {}, 0.0))
-
-
-def _with(
-    call: Callable[[Any, Any], Any], options: Mapping[str, Any] | None = None, **answers: Message
-) -> Any:
-    """Return what a call returns of a generator and its link."""
-    link: Any = _Link(answers)
-    config = policy_configuration(dict(options or {}))
-    made = ProcessGenerator(config, pad_token_id=9, device=torch.device("cpu"), connect=lambda: link)
-    return call(made, link)
-
-
-def _of_answers() -> Iterator[WorkedExample]:
-    for seconds in (3.0, 2 * START_SECONDS):
-        options = {"generation.timeout_seconds": seconds}
-        right = (max(seconds, START_SECONDS), seconds, 9, "cpu", seconds, torch.get_num_threads())
-        yield example(f"the time to start with a limit of {seconds} s", right, _with, _times, options)
-    facts = ("made 1.0", [2, 5], {"w": ((2, 3), "torch.bfloat16")}, 7, 0)
-    yield example("what an engine says of itself", facts, _with, _facts)
-    plain = [
-        {**vars(row), **{name: list(value) for name, value in vars(row).items() if isinstance(value, tuple)}}
-        for row in ROWS
-    ]
-    state = torch.Generator().manual_seed(8).get_state()
-    answer = Message("generated", {"completions": plain}, [state])
-    yield example("rows of an engine", (True, True, True, 1.25), _with, _generated, generate=answer)
-    receipt = Message("committed", {"version": 6, "num_tensors": 3, "seconds": 0.5})
-    sent = [
-        ("begin", {"version": 6, "based_on": 4}),
-        ("receive", {"parts": [["w", 2, True], ["v", 0, False]]}),
-        ("commit", {"fingerprints": {"w": "f"}}),
-    ]
-    yield example("weights in parts", (sent, (3, 0.5), 6, 3), _with, _synced, commit=receipt)
-    weights = Message("weights", {"names": ["a", "b"]}, [torch.tensor([1.0]), torch.tensor([2.0])])
+    yield example("an engine in this process", (("torch", 6, "cpu"), []), placed)
+    yield example("a Megatron engine", (("megatron", 6, "cpu"), []), placed, generation__backend="megatron")
+    apart = {"generation__placement": "process"}
+    process = ("process", 6, "cpu")
+    yield example("an engine in a process", ("process", [("socket", None), process]), placed, **apart)
     yield example(
-        "weights that are read back",
-        [("a", [1.0]), ("b", [2.0])],
-        _with,
-        lambda made, link: [(name, one.tolist()) for name, one in made.named_weights()],
-        weights=weights,
+        "weights that are broadcast",
+        ("process", [("broadcast", None, "cpu"), process]),
+        placed,
+        generation__weight_transport="broadcast",
+        **apart,
     )
-    for name in ERRORS:
-        failed = Message("error", {"error": name, "message": "why"})
-        yield example(f"an engine that raises {name}", f"{name}: why", _with, _raised, generate=failed)
-    yield refused(
-        "why",
-        "an engine that cannot load",
-        _with,
-        _facts,
-        open=Message("error", {"error": "ConfigError", "message": "why"}),
-    )
-    yield refused(
-        "shares no weights", "weights that are shared", _with, lambda made, link: made.share_weights(iter(()))
-    )
-    yield refused(
-        "in parts", "weights that are loaded", _with, lambda made, link: made.load_weights(iter(()), 3)
-    )
-    yield example("signals and the end", ["abort", "resume", "close"], _with, _signalled)
-
-
-def _times(made: Any, link: Any) -> Any:
-    kind, fields, seconds = link.sent[0]
-    assert kind == "open"
-    limit = fields["policy"]["generation"]["timeout_seconds"]
-    return (
-        seconds,
-        link.timeout_seconds,
-        fields["pad_token_id"],
-        fields["device"],
-        limit,
-        fields["num_threads"],
-    )
-
-
-def _facts(made: Any, link: Any) -> Any:
-    specs = {name: (spec.shape, str(spec.dtype)) for name, spec in made.specs().items()}
-    return made.engine, sorted(made.stop_ids()), specs, made.pid, made.weight_version
-
-
-def _generated(made: Any, link: Any) -> Any:
-    stream = torch.Generator().manual_seed(3)
-    before = stream.get_state()
-    params = SamplingParams(max_new_tokens=5, temperature=1.25, top_k=3, stop_token_ids=(4,), greedy=True)
-    rows = made.generate([(1, 2), (1,)], params, stream)
-    fields = link.sent[-1][1]
-    assert fields["prompts"] == [[1, 2], [1]] and SamplingParams(**fields["params"]) == params
-    moved = torch.equal(stream.get_state(), torch.Generator().manual_seed(8).get_state())
-    return rows == ROWS, torch.equal(link.tensors[0], before), moved, fields["params"]["temperature"]
-
-
-def _synced(made: Any, link: Any) -> Any:
-    made.begin(6, 4)
-    made.receive([Part("w", torch.ones(1), start=2, indices_N=torch.tensor([0])), Part("v", torch.ones(2))])
-    num = len(link.tensors)
-    receipt = made.commit({"w": "f"})
-    sent = [(kind, fields) for kind, fields, _ in link.sent[1:]]
-    return sent, (receipt.num_tensors, receipt.seconds), made.weight_version, num
-
-
-def _raised(made: Any, link: Any) -> str:
-    try:
-        made.generate([(1,)], SamplingParams(max_new_tokens=1), torch.Generator())
-    except tuple(ERRORS.values()) as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
-
-
-def _signalled(made: Any, link: Any) -> list[str]:
-    made.abort()
-    made.resume()
-    made.close()
-    return [kind for kind, _, _ in link.sent[1:]]
-
-
-ANSWERS = """
-import os, signal, socket, sys, time
-own = socket.socket(fileno=int(sys.argv[-1]))
-for number in (signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, lambda which, frame: own.send(bytes([which])))
-own.send(b"!")
-word = sys.argv[1]
-while word == "signals":
-    time.sleep(60)
-while word == "silent" or own.recv(4096):
-    if word == "silent":
-        own.recv(4096)
-        time.sleep(60)
-    if word == "ends":
-        sys.exit(3)
-    if word == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-"""A process that reports signals, does not answer, or ends when it is asked something."""
-
-
-@contextmanager
-def _linked(word: str, seconds: float = 30.0) -> Iterator[Any]:
-    """Yield a link to such a process, after it has begun to listen."""
-    before = process.COMMAND
-    process.__dict__["COMMAND"] = (sys.executable, "-S", "-c", ANSWERS, word)
-    try:
-        link: Any = SocketLink()
-    finally:
-        process.__dict__["COMMAND"] = before
-    try:
-        assert link._connection.recv(1) == b"!"
-        link.timeout_seconds = seconds
-        yield link
-    finally:
-        link._process.kill()
-        link.close()
-
-
-def _of_links() -> Iterator[WorkedExample]:
+    python = {"generation__vllm_cfg__python": "other"}
     yield example(
-        "signals of an engine's process",
-        [int(signal.SIGUSR1), int(signal.SIGUSR2), int(signal.SIGUSR1)],
-        _signals,
-    )
-    for word, seconds, right in (
-        ("ends", 30.0, "ended with exit status 3, asked to sample"),
-        ("killed", 30.0, "ended by signal 9, asked to sample"),
-        ("silent", 0.2, "did not answer in time and was stopped, asked to sample"),
-    ):
-        yield example(f"a process that is {word}", (right, True, True), _lost, word, seconds)
-    yield refused(
-        "the interpreter /no/such cannot be started",
-        "an interpreter that is not there",
-        SocketLink,
-        "/no/such",
+        "the interpreter of vLLM",
+        ("process", [("socket", "other"), process]),
+        placed,
+        generation__backend="vllm",
+        **apart,
+        **python,
     )
 
+    def engine(**options: Any) -> Any:
+        config = policy_configuration(_dotted(options))
+        with patch.object(build_generation, "TorchGenerator", Noted):
+            made: Any = build_generation.build_engine(config, pad_token_id=6, device=torch.device("cpu"))
+        model, pad = made.words
+        weights = list(model.parameters())
+        return {
+            "pad": pad,
+            "options": made.options,
+            "dtype": str(weights[0].dtype),
+            "trains": any(weight.requires_grad for weight in weights),
+            "training": model.training,
+            "int8": any(isinstance(one, Int8Linear) for one in model.modules()),
+        }
 
-def _signals() -> list[int]:
-    with _linked("signals") as link:
-        found = []
-        for call in (link.abort, link.resume, link.abort):
-            call()
-            found.append(link._connection.recv(1)[0])
-        return found
-
-
-def _lost(word: str, seconds: float) -> Any:
-    before, said = process._GRACE_SECONDS, []
-    process.__dict__["_GRACE_SECONDS"] = 0.1
-    try:
-        with _linked(word, seconds) as link:
-            for _ in range(2):  # the second is sent to a process that is gone
-                try:
-                    link.ask(Message("sample"))
-                except GeneratorLostError as error:
-                    said.append(str(error))
-            first = said[0].partition(f"{link.pid} ")[2]
-            return first, len(said) == 2, link._process.poll() is not None
-    finally:
-        process.__dict__["_GRACE_SECONDS"] = before
-
-
-def _of_tokens() -> Iterator[WorkedExample]:
-    # vLLM reports 1/2, 1/4, 1/4: of a likeliest token those before temperature and filters.
-    squares, roots = math.log(2 / 3), math.log(1 / (1 + math.sqrt(2)))
-    half = math.log(0.5)
-    for settings, right in (
-        ({}, (half, None)),
-        ({"temperature": 0.5}, (half, None)),
-        ({"greedy": True}, (half, None)),
-        ({"greedy": True, "temperature": 0.5}, (squares, None)),
-        ({"greedy": True, "temperature": 2.0}, (roots, None)),
-        ({"greedy": True, "top_k": 1}, (0.0, None)),
-        ({"greedy": True, "top_p": 0.5}, (0.0, None)),
-        ({"greedy": True, "top_k": 3, "temperature": 0.5}, (squares, None)),
-        ({"greedy": True, "top_p": 0.6, "temperature": 0.5}, (0.0, None)),
-        ({"top_k": 3}, (half, None)),
-        ({"top_k": 2}, (half, ((0, 1, 2),))),
-        ({"top_p": 0.9, "temperature": 2.0}, (half, ((0, 1, 2),))),
-    ):
-        yield example(f"a token of vLLM with {settings}", right, _token, settings)
+    options = {"block_tokens": None, "load_batch_bytes": 64 * 2**20}
+    plain = {
+        "pad": 6,
+        "options": options,
+        "dtype": "torch.float32",
+        "trains": False,
+        "training": False,
+        "int8": False,
+    }
+    own_weights = {"generation__colocated__enabled": False}
+    yield example("an engine of torch", plain, engine)
+    yield example("an engine in bfloat16", {**plain, "dtype": "torch.bfloat16"}, engine, precision="bfloat16")
     yield example(
-        "ids that vLLM's filters kept", ((0, 2),), lambda: _token({"top_k": 2}, (0.0, -math.inf, -1.0))[1]
+        "an engine with options",
+        {**plain, "options": {"block_tokens": 5, "load_batch_bytes": 77}},
+        engine,
+        generation__block_tokens=5,
+        generation__delta_compression__delta_load_batch_size_bytes=77,
     )
-    yield refused("not finite", "a token of vLLM without a probability", _token, {}, (-math.inf, 0.0, 0.0))
+    yield example(
+        "an engine in int8", {**plain, "int8": True}, engine, generation__quantization="int8", **own_weights
+    )
 
 
-def _token(settings: Mapping[str, Any], logprobs: tuple[float, ...] | None = None) -> Any:
-    """Return log-probability and kept ids of token 0, as vLLM reports those of its vocabulary of three."""
-    reported = logprobs or (math.log(0.5), math.log(0.25), math.log(0.25))
-    place = {token: SimpleNamespace(logprob=value) for token, value in enumerate(reported)}
-    params = SamplingParams(max_new_tokens=1, **settings)
-    row = completion((1,), [(0, place)], params, frozenset(), 3)
-    assert (row.ids, row.finish_reason, row.weight_version) == ((0,), "length", 3)
-    return row.logprobs[0], row.kept_ids
+def _dotted(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace("__", "."): value for name, value in options.items()}
+
+
+def _of_devices() -> Iterator[WorkedExample]:
+    def device(number: int, gpus: int | None, *, of: str = "cuda:0", count: int = 4) -> str:
+        config = policy_configuration(
+            {"generation.placement": "process", "generation.colocated.enabled": False}
+        )
+        resources = SimpleNamespace(gpus_per_node=gpus)
+        generation: Any = SimpleNamespace(
+            colocated=SimpleNamespace(resources=resources), placement=config.generation.placement
+        )
+        with patch("torch.cuda.device_count", lambda: count):
+            return str(build_generation.engine_device(generation, torch.device(of), number))
+
+    yield example("the policy's device", "cuda:1", device, 5, None, of="cuda:1")
+    for number, right in ((0, "cuda:2"), (1, "cuda:3"), (2, "cuda:2")):
+        yield example(f"engine {number} on two of four devices", right, device, number, 2)
+    yield example("an engine on the last device", "cuda:3", device, 4, 1, of="cuda:2")
+    yield refused("this host has 4", "a policy on the engines' device", device, 0, 2, of="cuda:2")
+    yield refused("gpus_per_node=4", "no device for the policy", device, 0, 4)
+    yield refused("this host has 1", "more devices than there are", device, 0, 2, count=1)
+    yield refused("this host has 0", "engines' devices without CUDA", device, 0, 1, of="cpu", count=0)
+
+    def built(**options: Any) -> Any:
+        noted: list[Any] = []
+        with (
+            patch("torch.set_num_threads", lambda number: noted.append(("threads", number))),
+            patch("torch.manual_seed", lambda seed: noted.append(("seed", seed))),
+        ):
+            found = build.build_device(ClusterConfig(device="cpu", **options), 12)
+        return str(found), noted
+
+    yield example("the device of a run", ("cpu", [("threads", 3), ("seed", 12)]), built, num_threads=3)
+    yield example("threads that are left", ("cpu", [("seed", 12)]), built)
+
+
+def _of_parts() -> Iterator[WorkedExample]:
+    def sync(*, shares: bool = True, **options: Any) -> str:
+        config = policy_configuration(_dotted(options)).generation
+        noted: list[Any] = []
+        with ExitStack() as stack:
+            for name in ("SharedWeights", "CopiedWeights", "TransferredWeights"):
+
+                def made(source: Any, target: Any, name: str = name, **more: Any) -> str:
+                    noted.append((source, target, sorted(more), more.get("bucket_bytes")))
+                    return name
+
+                stack.enter_context(patch(f"refrl.weight_sync.colocated.{name}", made))
+            source: Any = SimpleNamespace(shares_weights=shares)
+            target: Any = "target"
+            found = str(make_weight_sync(config, source, target, Timer()))
+        (one,) = noted
+        return f"{found} {one[1]} {one[3] or ''}".strip()
+
+    apart = {"generation__colocated__enabled": False}
+    yield example("weights that are shared", "SharedWeights target", sync)
+    yield example("weights that cannot be shared", "CopiedWeights target", sync, shares=False)
+    yield example("weights that are not shared", "CopiedWeights target", sync, **apart)
+    sent = {**apart, "generation__weight_bucket_size_bytes": 99}
+    yield example(
+        "weights that travel", "TransferredWeights target 99", sync, generation__placement="process", **sent
+    )
+    yield example(
+        "weights of which changes travel",
+        "TransferredWeights target 99",
+        sync,
+        generation__delta_compression__enabled=True,
+        **sent,
+    )
+
+    def sampling(stop: Sequence[int] | None, **options: Any) -> Any:
+        config = configuration(
+            {"policy.generation.stop_token_ids": stop, **_dotted(options)}
+        ).policy.generation
+        generator: Any = SimpleNamespace(stop_ids=lambda: frozenset({9, 4}))
+        encoder: Any = SimpleNamespace(end_token_id=lambda: 7)
+        made = build.build_sampling(config, generator, encoder)
+        return made.max_new_tokens, made.temperature, made.top_p, made.top_k, list(made.stop_token_ids or ())
+
+    yield example("end ids of model and tokenizer", (7, 0.7, 1.0, None, [4, 7, 9]), sampling, None)
+    yield example(
+        "sampling as configured",
+        (5, 0.25, 0.5, 8, [2]),
+        sampling,
+        [2],
+        policy__generation__max_new_tokens=5,
+        policy__generation__temperature=0.25,
+        policy__generation__top_p=0.5,
+        policy__generation__top_k=8,
+    )
+
+    def judged(**options: Any) -> Any:
+        data = configuration(_dotted(options)).data
+        verifier = build.build_rewards(data)
+        names = [*verifier.parts] if isinstance(verifier, WeightedVerifier) else None
+        return build.verifier_name(data), names, isinstance(verifier, WeightedVerifier)
+
+    yield example("one verifier", ("byte_closeness", None, False), judged)
+    yield example("the verifier of the task", True, lambda: judged(data__verifier=None)[0] is not None)
+    yield example(
+        "several verifiers",
+        (None, True),
+        lambda: judged(data__verifiers={"exact_match": 1.0, "byte_closeness": 2.0})[::2],
+    )
+
+    def groups() -> Any:
+        config = configuration({"grpo.advantage.estimator": "dr_grpo", "grpo.advantage.scale": "none"})
+        advantages = build.build_advantages(config.grpo.advantage)
+        return advantages(torch.tensor([1.0, 0.0, 4.0, 2.0]), torch.tensor([5, 5, 3, 3]))
+
+    yield example("advantages as configured", [0.5, -0.5, 1.0, -1.0], groups)

@@ -22,12 +22,9 @@ from refrl.algorithms.metrics import (
 )
 from refrl.config import LoggerConfig
 from refrl.distributed import ALONE
-from refrl.errors import TrainingError
 from refrl.logging import RunLogger, console_line
 from refrl.rewards.weighted import WeightedVerifier
 from refrl.rollout.collect import Collected
-from refrl.timing import Timer
-from refrl.training.performance import ModelCost, performance_metrics, shares_of_peaks
 from refrl.training.step_records import (
     advantage_metrics,
     baseline_metrics,
@@ -50,7 +47,6 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_losses()
     yield from _of_rows()
-    yield from _of_rates()
     yield from _of_validations()
     yield from _of_logs()
 
@@ -164,63 +160,6 @@ def _of_rows() -> Iterator[WorkedExample]:
         yield refused(
             "step 3", f"a gradient of {norm}", check_update, {"grad_norm": norm, "loss": 1.0}, 3, HERE
         )
-
-
-def _of_rates() -> Iterator[WorkedExample]:
-    seconds = {"total_step_time": 8.0, "generation": 2.0, "policy_training": 4.0}
-    rates = {"tokens_per_sec": 3.0, "generation_tokens_per_sec": 5.0, "policy_training_tokens_per_sec": 6.0}
-    yield example(
-        "rates of a step",
-        {"samples_per_sec": 0.75, **rates, **{f"{name}_per_gpu": rate for name, rate in rates.items()}},
-        performance_metrics,
-        seconds,
-        num_samples=6,
-        num_tokens=24.0,
-        num_generated=10.0,
-    )
-    cost = ModelCost(num_multiplied=10, num_layers=2, attention_width=3, weight_bytes=40, cache_bytes=5)
-    # Rows of 3, 6 and 3 tokens; completions of 2, 3 and 1 after prompts of 1, 3 and 2.
-    yield example("operations of training", 60 * 12 + 36 * 54.0, lambda: cost.training_operations(batch()))
-    cached = (2 * 1 + 1) + (3 * 3 + 3) + (1 * 2 + 0)
-    yield example("bytes of sampling", 40 * 3 + 5.0 * cached, lambda: cost.generation_bytes(batch()))
-    yield example(
-        "shares of the peaks",
-        {
-            "policy_training_model_flops_utilization": (60 * 12 + 36 * 54) / 100 / 4,
-            "generation_memory_bandwidth_utilization": (120 + 5 * cached) / 50 / 2,
-        },
-        lambda: shares_of_peaks(seconds, batch(), cost, (100.0, 50.0)),
-    )
-    yield example(
-        "no share of a phase that took no time",
-        {},
-        shares_of_peaks,
-        {"generation": 0.0},
-        batch(),
-        cost,
-        (1, 1),
-    )
-    yield example("seconds add up until they are taken", ({"a": 3.0, "b": 0.5}, {"a": 4.0}, {}), _timed)
-    yield example("a block that raises is timed", (["a"], True), _raising_block)
-
-
-def _timed() -> Any:
-    timer = Timer()
-    for phase, seconds in (("a", 1.0), ("b", 0.5), ("a", 2.0)):
-        timer.add(phase, seconds)
-    first = timer.take()
-    timer.add("a", 4.0)
-    return first, timer.take(), timer.take()
-
-
-def _raising_block() -> Any:
-    timer = Timer()
-    try:
-        with timer.time("a"):
-            raise TrainingError("no")
-    except TrainingError:
-        taken = timer.take()
-    return list(taken), taken["a"] > 0
 
 
 def _of_validations() -> Iterator[WorkedExample]:

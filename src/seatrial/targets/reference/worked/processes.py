@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
+from refrl import lifeline
 from refrl.config import ClusterConfig, ConfigError
 from refrl.distributed import World, _buckets
 from refrl.generation.messages import Message
@@ -29,6 +36,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_shares()
     yield from _of_ends()
     yield from _of_launches()
+    yield from _of_parents()
     yield from _of_engines()
 
 
@@ -72,7 +80,70 @@ def _of_ends() -> Iterator[WorkedExample]:
     ):
         yield example(f"how {status} is worded", right, lambda of=status: Ended(of, "").how)
     yield example("a rank's folder, variables and words", (0, True, "y\n", "z"), _one_rank)
+    yield example("a rank's long errors", 9000, _long_errors)
     yield example("all ranks get SIGTERM", [-signal.SIGTERM] * 2, _two_ended)
+
+
+def _followed(parents: Sequence[int], given: str | None) -> Any:
+    """Return what a process sets in the kernel so that it ends with its parent, and what is left of the variable.
+
+    Args:
+        parents: of the process, each time it looks.
+        given: number that the variable has; None: it is not set.
+    """
+    noted: list[Any] = []
+    looks = iter(parents)
+    library = SimpleNamespace(prctl=lambda *words: noted.append(words))
+    own = {} if given is None else {lifeline.PARENT: given}
+    others = {name: value for name, value in os.environ.items() if name != lifeline.PARENT}
+    with (
+        patch.dict(os.environ, {**others, **own}, clear=True),
+        patch.object(os, "getppid", lambda: next(looks)),
+        patch.object(os, "_exit", lambda status: noted.append(("exit", status))),
+        patch("ctypes.CDLL", lambda name: library),
+        patch.object(sys, "platform", "linux"),
+    ):
+        lifeline.end_with_parent()
+        return noted, lifeline.PARENT in os.environ
+
+
+def _of_parents() -> Iterator[WorkedExample]:
+    kill = (1, signal.SIGKILL)
+    yield example("a process of this parent", ([kill], False), _followed, [77, 77], "77")
+    yield example(
+        "a process whose parent ends meanwhile", ([kill, ("exit", 1)], False), _followed, [77, 1], "77"
+    )
+    yield example("a process of another parent", ([], False), _followed, [78], "77")
+    yield example("a process without a named parent", ([], False), _followed, [], None)
+
+    def watched() -> Any:
+        """Return what a rank does when its launcher closes the pipe."""
+        ends: SimpleQueue[int] = SimpleQueue()
+        reading, writing = os.pipe()
+        own = {lifeline.LIFELINE: str(reading)}
+        with patch.dict(os.environ, own), patch.object(os, "_exit", ends.put):
+            lifeline.watch_lifeline()
+            before = ends.empty()
+            os.close(writing)
+            status = ends.get(timeout=5)
+        os.close(reading)
+        return before, status
+
+    yield example("a rank whose launcher is gone", (True, 1), watched)
+    for given, right in (
+        ({lifeline.RAY_NODE: "n", lifeline.RENDEZVOUS: "x"}, ("ray", "n")),
+        ({lifeline.RENDEZVOUS: "x"}, ("process", socket.gethostname())),
+        ({lifeline.TORCHRUN: "x"}, ("torchrun", socket.gethostname())),
+        ({}, ("inline", socket.gethostname())),
+    ):
+        yield example(f"where a rank with {sorted(given)} is", right, _placed, given)
+
+
+def _placed(given: Mapping[str, str]) -> Any:
+    known = (lifeline.RAY_NODE, lifeline.RENDEZVOUS, lifeline.TORCHRUN)
+    others = {name: value for name, value in os.environ.items() if name not in known}
+    with patch.dict(os.environ, {**others, **given}, clear=True):
+        return lifeline.placed_by(), lifeline.node()
 
 
 def _rank(number: int, program: str, **options: Any) -> RankProcess:
@@ -88,6 +159,13 @@ def _one_rank() -> Any:
         where, _, word = rank.output().decode().partition("\n")
         rank.finish()
         return ended.status, Path(where).resolve() == Path(folder).resolve(), word, ended.errors
+
+
+def _long_errors() -> int:
+    rank = _rank(0, "import sys; sys.stderr.write('z' * 9000)")
+    ended = rank.wait()
+    rank.finish()
+    return len(ended.errors)
 
 
 def _two_ended() -> Any:
@@ -136,6 +214,19 @@ def _launched(ends: Sequence[Ended]) -> Any:
     return how, noted, written.text.splitlines()[-1:]
 
 
+def _warns(ranks: int, processors: int) -> bool:
+    """Return whether a launch says that there are more ranks than processors."""
+    affinity = patch.object(os, "sched_getaffinity", lambda number: set(range(processors)), create=True)
+    with affinity, redirect_stderr(StringIO()) as written:
+        launch(
+            ["grpo"],
+            ClusterConfig(num_processes=ranks),
+            start=lambda number, *words, stdout: _MadeRank(number, Ended(0, ""), []),
+            command=["refrl"],
+        )
+    return f"={ranks} is more than the {processors} processors" in written.getvalue()
+
+
 class _Written:
     """A stream that keeps its text."""
 
@@ -171,6 +262,12 @@ def _of_launches() -> Iterator[WorkedExample]:
         "RankError: rank 1 ended by signal 9, and the others were stopped: it wrote no message",
         lambda: _launched([well, Ended(-9, "")])[0],
     )
+    for ranks, processors in ((2, 2), (3, 2)):
+        yield example(
+            f"{ranks} ranks on {processors} processors",
+            ranks > processors,
+            lambda ranks=ranks, processors=processors: _warns(ranks, processors),
+        )
     native = "[W1126 02:09:25.896250867 ProcessGroupNCCL.cpp:1575] Warning: not left"
     yield example(
         "a warning after the error",

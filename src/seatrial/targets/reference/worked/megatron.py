@@ -1,0 +1,205 @@
+"""Worked examples of ranks of Megatron-core: their tokens, stages, tensors, norms and passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from refrl.algorithms.batching import Batch
+from refrl.distributed import World
+from refrl.policy.megatron import context
+from refrl.policy.megatron.conversion import Link
+from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.made import batch, example, refused
+from seatrial.targets.reference.worked.made_ranks import ALONE, Group, backward, by_rank
+from seatrial.targets.reference.worked.ranks import rank_weight
+
+
+def examples() -> Iterator[WorkedExample]:
+    """Yield the examples; none where Megatron-core is not installed."""
+    if find_spec("megatron") is not None:
+        yield from _of_megatron()
+
+
+def _of_megatron() -> Iterator[WorkedExample]:
+    from refrl.policy.megatron.parallel import Parallel
+
+    def tokens(function: Any) -> list[Any]:
+        def call(group: Group, rank: int) -> Any:
+            part = torch.tensor([[1.0], [4.0]]) if rank == 0 else torch.tensor([[2.0], [3.0]])
+            weights = torch.arange(1.0, 5.0)[:, None] * (rank + 1)
+            found, gradient = backward(lambda given: function(given, group), part, weights)
+            return found.flatten().tolist(), gradient.flatten().tolist()
+
+        return by_rank(2, call)
+
+    whole = [1.0, 2.0, 3.0, 4.0]  # a rank has one chunk of the front and one of the back
+    yield example(
+        "tokens of all ranks, and what all make of them",
+        [(whole, [3.0, 12.0]), (whole, [6.0, 9.0])],
+        tokens,
+        context.gather_context,
+    )
+    yield example(
+        "tokens of all ranks, and what this one makes of its own",
+        [(whole, [1.0, 4.0]), (whole, [4.0, 6.0])],
+        tokens,
+        context.whole_context,
+    )
+
+    def staged(group: Group, rank: int) -> Any:
+        parallel: Any = SimpleNamespace(pipeline=group)
+        return (
+            Parallel.objects_from_last_stage(parallel, [rank]),
+            Parallel.from_last_stage(parallel, torch.tensor([5.0 + rank])),
+        )
+
+    yield example("what the last of three stages has", [([2], [7.0])] * 3, by_rank, 3, staged)
+    yield example("what one stage has", [([0], [5.0])], by_rank, 1, staged)
+    for tensor, size, shares, right in ((2, 1, True, 2), (2, 1, False, 1), (1, 2, False, 4), (2, 2, True, 8)):
+        parallel: Any = SimpleNamespace(
+            tensor=Group(tensor), context=Group(size), config=SimpleNamespace(sequence_parallel=shares)
+        )
+        yield example(
+            f"lengths of {tensor} x {size} ranks, {shares}",
+            right,
+            lambda parallel=parallel: Parallel.sequence_multiple.fget(parallel),  # type: ignore[attr-defined]
+        )
+
+    def agreed(values: Sequence[float], *, expert: int | None = None) -> Any:
+        def call(group: Group, rank: int) -> Any:
+            rows: Any = World(rank, group.size(), group)  # type: ignore[arg-type]
+            parallel: Any = SimpleNamespace(alone=False, rows=rows)
+            weights = {"a": torch.ones(2), "b": torch.tensor([values[rank]])}
+            links: Any = {"a": SimpleNamespace(expert=None), "b": SimpleNamespace(expert=expert)}
+            return Parallel.check_agreement(parallel, 1.0, weights, links)
+
+        return by_rank(len(values), call)
+
+    yield example("ranks of the same weights", [None, None], agreed, [3.0, 3.0])
+    yield example("ranks of other experts", [None, None], agreed, [3.0, 4.0], expert=0)
+    yield example(
+        "ranks of other weights",
+        "DivergenceError: after an update data-parallel rank 1 has gradient norm 1.0 and sum of weights 6.0, and rank "
+        "0 has gradient norm 1.0 and sum of weights 5.0",
+        lambda: agreed([3.0, 4.0])[0],
+    )
+    from refrl.policy.megatron.adapters import check_stages
+
+    layers = [f"decoder.layers.{number}.mlp.weight" for number in (0, 3, 2)]
+    yield example("adapters in every stage", None, check_stages, layers, num_layers=4, num_stages=2)
+    yield example("adapters in one stage", None, check_stages, layers[:1], num_layers=4, num_stages=1)
+    yield refused(
+        "no layer of pipeline stage 1 (layers 1 to 1) gets an adapter",
+        "a stage without adapters",
+        check_stages,
+        layers,
+        num_layers=4,
+        num_stages=4,
+    )
+    yield refused(
+        "no layer of pipeline stage 0 (layers 0 to 1) gets an adapter",
+        "a first stage without adapters",
+        check_stages,
+        layers[1:],
+        num_layers=4,
+        num_stages=2,
+    )
+    yield example("tensors of ranks that have parts and layers", _WHOLE, _spread)
+    yield from _of_norms()
+    yield from _of_passes()
+
+
+_WHOLE = [[("cut", [[1.0], [2.0], [3.0], [4.0]]), ("whole", [[7.0]])]] * 2
+
+
+def _spread() -> Any:
+    """Return the tensors of two tensor-parallel ranks: one is cut, one is held alike."""
+    from refrl.policy.megatron.exchange import gather
+
+    every = [Link("c", ("cut",), ((4, 1),), split=0), Link("w", ("whole",), ((1, 1),))]
+
+    def call(group: Group, rank: int) -> Any:
+        own = {"c": torch.tensor([[1.0], [2.0]]) + 2 * rank, "w": torch.tensor([[7.0]])}
+        parallel: Any = SimpleNamespace(tensor_of=lambda link: group, pipeline=ALONE, expert=ALONE)
+        local: Any = SimpleNamespace(parallel=parallel, parameters=own, every=every)
+        return [(name, tensor.tolist()) for name, tensor in gather(own.get, local, torch.float32)]
+
+    return by_rank(2, call)
+
+
+def _of_norms() -> Iterator[WorkedExample]:
+    from refrl.policy.megatron.optimizer import WholeNorm
+
+    def clipped(limit: float, *, tied: bool = False) -> list[Any]:
+        """Clip on two ranks: a tensor that is cut, one that both hold, an expert of each, and the head."""
+
+        def call(group: Group, rank: int) -> Any:
+            names = {
+                "cut": SimpleNamespace(expert=None, split=0),
+                "alike": SimpleNamespace(expert=None, split=None),
+                "expert": SimpleNamespace(expert=rank, split=0),
+                "output_layer.weight": SimpleNamespace(expert=None, split=0),
+            }
+            parallel = SimpleNamespace(model=group, expert_model=group, tensor_of=lambda link: group)
+            local: Any = SimpleNamespace(
+                parallel=parallel, links=names, architecture=SimpleNamespace(tied=tied)
+            )
+            weights = [
+                rank_weight([3.0, 0.0]),
+                rank_weight([2.0, 0.0]),
+                rank_weight([0.0, 1.0]),
+                rank_weight([0.0, 5.0]),
+            ]
+            norm = WholeNorm(local)(weights, limit)
+            gradients = [weight.grad for weight in weights]
+            return norm, [float(one.abs().max()) for one in gradients if one is not None]
+
+        return by_rank(2, call)
+
+    # Two parts each of 3, 1 and 5, and one of 2: 9 + 9 + 4 + 1 + 1 + 25 + 25.
+    norm = math.sqrt(74)
+    yield example("the norm of all ranks", [(norm, [3.0, 2.0, 1.0, 5.0])] * 2, clipped, 100.0)
+    yield example(
+        "the norm with a tied head", [(math.sqrt(24), [3.0, 2.0, 1.0, 5.0])] * 2, clipped, 100.0, tied=True
+    )
+    half = [round(value / 2, 5) for value in (3.0, 2.0, 1.0, 5.0)]
+    yield example(
+        "gradients of all ranks, clipped",
+        [half] * 2,
+        lambda: [[round(value, 5) for value in found] for _, found in clipped(norm / 2)],
+    )
+
+
+def _of_passes() -> Iterator[WorkedExample]:
+    from refrl.policy.megatron.forward import even_passes
+
+    def evened(group: Group, rank: int) -> Any:
+        rows: list[Batch] = [batch().rows([0]), batch().rows([1, 2])][: rank + 1]
+        if not rank:
+            rows = [rows[0].trimmed()]
+        parallel: Any = SimpleNamespace(expert=group)
+        return [
+            (
+                tuple(one.input_ids_BS.shape),
+                one.mask_BT.sum(1).tolist(),
+                one.attention_mask_BS.sum(1).tolist(),
+            )
+            for one in even_passes(rows, parallel)
+        ]
+
+    # Rank 0 has a row of 3 tokens; rank 1 a row of 3 and two of 6 and 3, in rows of 6.
+    first = ((2, 6), [2.0, 0.0], [3, 3])
+    yield example(
+        "passes of ranks that share experts",
+        [[first, ((2, 6), [0.0, 0.0], [3, 3])], [first, ((2, 6), [2.0, 1.0], [6, 3])]],
+        by_rank,
+        2,
+        evened,
+    )
+    yield example("passes of one rank", [[((1, 3), [2.0], [3])]], by_rank, 1, evened)

@@ -1,0 +1,188 @@
+"""Worked examples of ranks: what they exchange, sum and compare, and how a run joins and leaves them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from refrl import distributed
+from refrl.config import ClusterConfig, ConfigError
+from refrl.distributed import World
+from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.made import example
+from seatrial.targets.reference.worked.made_ranks import by_rank
+from seatrial.targets.reference.worked.steps import quietly
+
+
+def examples() -> Iterator[WorkedExample]:
+    """Yield the examples."""
+    yield from _of_worlds()
+    yield from _of_joins()
+
+
+def _world(size: int, function: Callable[[World, int], Any]) -> list[Any]:
+    return by_rank(size, lambda group, rank: function(World(rank, size, group), rank))  # type: ignore[arg-type]
+
+
+def rank_weight(gradient: Sequence[float] | None, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+    """Return a weight with a gradient, or without."""
+    weight = nn.Parameter(torch.zeros(2, dtype=dtype))
+    weight.grad = None if gradient is None else torch.tensor(gradient, dtype=dtype)
+    return weight
+
+
+def _summed(size: int) -> list[Any]:
+    """Return the sums of gradients: of all ranks, of one rank alone, of none, and of another type."""
+
+    def call(world: World, rank: int) -> Any:
+        weights = [
+            rank_weight([rank + 1.0, 2.0]),
+            rank_weight([5.0, 7.0] if rank == 1 else None),
+            rank_weight(None),
+            rank_weight([rank, 1.0], torch.bfloat16),
+        ]
+        world.sum_gradients(weights)
+        return [None if weight.grad is None else weight.grad.float().tolist() for weight in weights]
+
+    return _world(size, call)
+
+
+def _alone() -> Tensor | None:
+    weight = rank_weight([1.0, 2.0])
+    World().sum_gradients([weight])
+    return weight.grad
+
+
+def _agreed(values: Sequence[tuple[float, float]]) -> list[Any]:
+    """Return how ranks with these gradient norms and weights compare."""
+    return _world(
+        len(values),
+        lambda world, rank: world.check_agreement(values[rank][0], [torch.tensor([values[rank][1], 2.0])]),
+    )
+
+
+def _of_worlds() -> Iterator[WorkedExample]:
+    yield example("items of all ranks", [[0, 10, 11, 20, 21, 22]] * 3, _world, 3, _gathered)
+    yield example(
+        "rows of all ranks",
+        [[1.0, 2.0, 3.0]] * 3,
+        _world,
+        3,
+        lambda world, rank: world.sum_rows(
+            torch.tensor([(number == rank) * (rank + 1.0) for number in range(3)])
+        ),
+    )
+    yield example("gradients of all ranks", [[[3.0, 4.0], [5.0, 7.0], None, [1.0, 2.0]]] * 2, _summed, 2)
+    yield example(
+        "the gradient of one rank alone",
+        [1.0, 2.0],
+        _alone,
+    )
+    yield example(
+        "several buckets of gradients",
+        [[[3.0, 4.0], [5.0, 7.0], None, [1.0, 2.0]]] * 2,
+        lambda: _patched(distributed, "BUCKET_BYTES", 1, lambda: _summed(2)),
+    )
+    yield example("ranks that agree", [None, None], _agreed, [(1.5, 3.0), (1.5, 3.0)])
+    yield example("ranks that agree on NaN", [None, None], _agreed, [(math.nan, 3.0), (math.nan, 3.0)])
+    for name, values in (("norm", (1.25, 3.0)), ("weight", (1.5, 4.0)), ("sign of a weight", (1.5, -3.0))):
+        yield example(
+            f"a rank of another {name}",
+            True,
+            lambda values=values: str(_agreed([(1.5, 3.0), (1.5, 3.0), values])[0]).startswith(
+                "DivergenceError: after an update rank 2 has gradient norm"
+            ),
+        )
+
+
+def _gathered(world: World, rank: int) -> Any:
+    return world.gather([10 * rank + number for number in range(rank + 1)])
+
+
+def _patched(owner: Any, name: str, value: Any, call: Callable[[], Any]) -> Any:
+    with patch.object(owner, name, value):
+        return call()
+
+
+def _joined(environment: Mapping[str, str], number: int, *, fails: bool = False, device: str = "cpu") -> Any:
+    """Return what a rank joins with, what it prints, and whether it leaves the others."""
+    noted: list[Any] = []
+    known = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "REFRL_RENDEZVOUS", "TORCHELASTIC_RUN_ID", "REFRL_LIFELINE")
+    own = {name: value for name, value in os.environ.items() if name not in known}
+
+    def init(backend: str, **options: Any) -> None:
+        noted.append((backend, options))
+
+    def call() -> None:
+        with distributed.join(ClusterConfig(num_processes=number, device=device)) as world:  # type: ignore[arg-type]
+            print("in a run")
+            noted.append((world.rank, world.size))
+            if fails:
+                raise ArithmeticError("no")
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, {**own, **environment}, clear=True))
+        stack.enter_context(patch("torch.distributed.init_process_group", init))
+        stack.enter_context(patch("torch.distributed.destroy_process_group", lambda: noted.append("left")))
+        try:
+            printed = quietly(call)
+        except ArithmeticError:
+            printed = "failed"
+    return noted, printed.strip()
+
+
+def _of_joins() -> Iterator[WorkedExample]:
+    started = {"REFRL_RENDEZVOUS": "file:///there", "WORLD_SIZE": "2"}
+
+    def joined(rank: int) -> Any:
+        return ("gloo", {"rank": rank, "world_size": 2, "init_method": "file:///there"}), (rank, 2)
+
+    yield example("one process", ([(0, 1)], "in a run"), _joined, {}, 1)
+    yield example("variables of another launcher", ([(0, 1)], "in a run"), _joined, {"WORLD_SIZE": "2"}, 1)
+    for rank, printed in ((0, "in a run"), (1, "")):
+        given = {**started, "RANK": str(rank)}
+        yield example(f"rank {rank} joins", ([*joined(rank), "left"], printed), _joined, given, 2)
+    yield example(
+        "a rank that fails does not leave the others",
+        ([*joined(0)], "failed"),
+        _joined,
+        {**started, "RANK": "0"},
+        2,
+        fails=True,
+    )
+    torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1"}
+    meets = {"rank": 1, "world_size": 2, "init_method": "env://"}
+    yield example("a rank of torchrun", ([("gloo", meets), (1, 2), "left"], ""), _joined, torchrun, 2)
+
+    def place(environment: Mapping[str, str], count: int, device: str = "auto") -> Any:
+        noted: list[Any] = []
+        config = ClusterConfig(num_processes=2, device=device)  # type: ignore[arg-type]
+        own = {name: value for name, value in os.environ.items() if name != distributed.SHARING}
+        with ExitStack() as stack:
+            stack.enter_context(patch.dict(os.environ, {**own, **environment}, clear=True))
+            stack.enter_context(patch("torch.cuda.is_available", lambda: count > 0))
+            stack.enter_context(patch("torch.cuda.device_count", lambda: count))
+            stack.enter_context(patch("torch.cuda.set_device", noted.append))
+            stack.enter_context(patch("torch.backends.cuda.enable_cudnn_sdp", lambda on: noted.append(on)))
+            try:
+                return str(distributed.local_device(config)), noted
+            except ConfigError as error:
+                return str(error).partition(":")[0]
+
+    second = {**started, "RANK": "3", "LOCAL_RANK": "1"}
+    yield example("the device of a rank", ("cuda:1", [1, False]), place, second, 2)
+    yield example("the device of a run", ("cuda:0", [0, False]), place, {"LOCAL_RANK": "1"}, 2)
+    yield example("no device", ("cpu", []), place, second, 0)
+    yield example("a device that is not wanted", ("cpu", []), place, second, 2, "cpu")
+    few = "cluster.num_processes=2 and 1 CUDA devices"
+    yield example("too few devices", few, place, second, 1)
+    yield example(
+        "a device that is shared", ("cuda:0", [0, False]), place, {**second, distributed.SHARING: "1"}, 1
+    )

@@ -1,0 +1,224 @@
+"""Worked examples of what ranks share: replicas, experts and parts of sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from refrl.distributed import World
+from refrl.policy.dtensor import context_parallel, expert_parallel
+from refrl.policy.dtensor.policy import check_replicas
+from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
+from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.made import batch, example
+from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
+
+
+def examples() -> Iterator[WorkedExample]:
+    """Yield the examples."""
+    yield from _of_parts()
+    yield from _of_sequences()
+
+
+def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:
+    """Return how processes of one tensor-parallel group with these norms and weights compare."""
+
+    def call(group: Group, rank: int) -> Any:
+        meshes: Any = SimpleNamespace(
+            tensor=Mesh(group, "tensor"), expert_copies=Mesh(ALONE, "expert_copies")
+        )
+        made = {name: torch.tensor([value, 1.0]) for name, value in weights[rank].items()}
+        world: Any = World(rank, group.size(), group)  # type: ignore[arg-type]
+        check_replicas(norms[rank], made, meshes, world)
+
+    return by_rank(len(norms), call)
+
+
+def _of_parts() -> Iterator[WorkedExample]:
+    yield example(  # 0.5 + 250, 10 + 200, 500 + 10; and 100 + 0.5
+        "experts that two processes share, of unequal tokens",
+        [([250.5, 420.0, 1530.0], [250.5, 210.0, 510.0]), ([402.0], [100.5])],
+        _shared_experts,
+    )
+    same = {"a": 1.0, "b": 2.0, "c": 3.0}
+    yield example("processes that hold the same", [None, None], _replicas, [1.0, 1.0], [same, same])
+    nan = {**same, "b": math.nan}
+    yield example("processes that hold the same NaN", [None, None], _replicas, [math.nan] * 2, [nan, nan])
+    yield example(
+        "a process of another weight",
+        "DivergenceError: after an update b is no longer the same on processes 1 and 0 of those that hold it alike "
+        "(tensor): 2 of 3 weights differ",
+        lambda: _replicas([1.0, 1.0], [same, {"a": 1.0, "b": 5.0, "c": 4.0}])[0],
+    )
+    yield example(
+        "a process of another norm",
+        "DivergenceError: after an update rank 1 has gradient norm 2.0, and rank 0 has 1.0",
+        lambda: _replicas([1.0, 2.0], [same, same])[0],
+    )
+    values = torch.tensor([[1.0], [2.0]])
+
+    def both(function: Any, rows: int) -> list[Any]:
+        weights = torch.arange(1.0, rows + 1)[:, None]
+
+        def call(group: Group, rank: int) -> Any:
+            found, gradient = backward(
+                lambda given: function.apply(given, group), values + 10 * rank, weights * (rank + 1)
+            )
+            return found.flatten().tolist(), gradient.flatten().tolist()
+
+        return by_rank(2, call)
+
+    whole = [1.0, 2.0, 11.0, 12.0]
+    yield example(  # gradients 1 to 4 and their doubles are summed, and go to their owners
+        "experts' tokens of all, and their gradients",
+        [(whole, [3.0, 6.0]), (whole, [9.0, 12.0])],
+        both,
+        expert_parallel._Gathered,
+        4,
+    )
+    yield example(  # each has a part of the sum; its gradient goes to all
+        "a part of the sum, and its gradient",
+        [([12.0], [1.0, 2.0]), ([14.0], [1.0, 2.0])],
+        both,
+        expert_parallel._Scattered,
+        1,
+    )
+
+
+class _Experts(nn.Module):
+    """Two experts of four, each of which scales a token; the number after the last one is none of them."""
+
+    def __init__(self, scales: Sequence[float]) -> None:
+        super().__init__()
+        self.num_experts = len(scales)
+        self.scales = [*scales, 0.0]
+
+    def forward(self, hidden: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        factors = torch.tensor(self.scales)[experts]
+        return hidden * (factors * weights).sum(1, keepdim=True)
+
+
+TOKENS: Sequence[tuple[Sequence[float], Sequence[Sequence[int]], Sequence[Sequence[float]]]] = (
+    ((1.0, 2.0, 3.0), ((0, 3), (1, 2), (3, 1)), ((0.5, 0.25), (1.0, 2.0), (0.5, 1.0))),
+    ((4.0,), ((2, 0),), ((1.0, 0.5),)),
+)
+"""Of each process: its tokens, the experts that each goes to, and their weights."""
+
+
+def _shared_experts() -> list[Any]:
+    """Return what two processes make of their tokens, with experts that scale by 1, 10, 100 and 1000."""
+
+    def call(group: Group, rank: int) -> Any:
+        mesh: Any = Mesh(group)
+        experts: Any = _Experts(((1.0, 10.0), (100.0, 1000.0))[rank])
+        shared = expert_parallel._SharedExperts(experts, mesh)
+        tokens, chosen, weights = TOKENS[rank]
+        hidden = torch.tensor(tokens)[:, None]
+        found, gradient = backward(
+            lambda given: shared(given, torch.tensor(chosen), torch.tensor(weights)),
+            hidden,
+            torch.ones_like(hidden),
+        )
+        return found.flatten().tolist(), gradient.flatten().tolist()
+
+    return by_rank(2, call)
+
+
+def _of_sequences() -> Iterator[WorkedExample]:
+    function: Any = context_parallel._Gathered
+
+    def attended(group: Group, rank: int) -> Any:
+        part = torch.tensor([[[[1.0], [2.0]]]]) + 10 * rank
+        weights = torch.arange(1.0, 5.0).reshape(1, 1, 4, 1) * (rank + 1)
+        found, gradient = backward(lambda given: function.apply(given, group), part, weights)
+        return found.flatten().tolist(), gradient.flatten().tolist()
+
+    whole = [1.0, 2.0, 11.0, 12.0]
+    yield example(
+        "keys of all parts, and their gradients",
+        [(whole, [3.0, 6.0]), (whole, [9.0, 12.0])],
+        by_rank,
+        2,
+        attended,
+    )
+
+    def summed(group: Group, rank: int) -> Any:
+        mesh: Any = Mesh(group)
+        return backward(
+            lambda given: context_parallel.sum_of_parts(given, mesh),
+            torch.tensor([1.0 + rank]),
+            torch.tensor([3.0 + rank]),
+        )
+
+    yield example("the sum of parts, and its gradients", [([3.0], [3.0]), ([3.0], [4.0])], by_rank, 2, summed)
+
+    def owned(size: int, tensor: int, *, sequence_parallel: bool) -> list[Any]:
+        def call(group: Group, rank: int) -> Any:
+            meshes: Any = SimpleNamespace(context=Mesh(group), tensor=Mesh(Group(tensor)))
+            positions = OwnPositions(meshes, sequence_parallel)
+            return positions.own(torch.arange(1, 6)[None]), positions.fill(torch.ones(1, 5)).shape[1]
+
+        return by_rank(size, call)
+
+    yield example(
+        "positions of two processes",
+        [([[1, 2, 3]], 6), ([[4, 5, 0]], 6)],
+        owned,
+        2,
+        3,
+        sequence_parallel=False,
+    )
+    yield example(
+        "positions where activations are shared too",
+        [([[1, 2, 3, 4]], 8), ([[5, 0, 0, 0]], 8)],
+        owned,
+        2,
+        4,
+        sequence_parallel=True,
+    )
+    for packed in (False, True):
+        yield example(
+            f"two processes score as one, {'packed' if packed else 'padded'}",
+            True,
+            lambda packed=packed: _alike(_shared(1, packed), _shared(2, packed)),
+        )
+    yield example(
+        "rows laid end to end score as padded ones", True, lambda: _alike(_shared(1, True), _shared(2, False))
+    )
+
+
+class _Counting:
+    """A model whose logits depend on a token, its position, and the tokens that it sees."""
+
+    def __call__(
+        self, *, input_ids: Tensor, position_ids: Tensor, attention_mask: Tensor, use_cache: bool
+    ) -> Any:
+        seen = (attention_mask == 0).sum(-1)[:, 0].float()
+        base = input_ids.float() * 0.3 + position_ids.float() * 0.7 + seen * 1.1
+        return SimpleNamespace(logits=torch.sin(base.unsqueeze(-1) * torch.arange(1.0, 11.0)))
+
+
+def _shared(size: int, packed: bool) -> list[Any]:
+    def call(group: Group, rank: int) -> Any:
+        meshes: Any = SimpleNamespace(context=Mesh(group), tensor=Mesh(ALONE))
+        forward = SharedForward(
+            positions=OwnPositions(meshes, False), packed=packed, temperature=0.5, dtype=torch.float32
+        )
+        model: Any = _Counting()
+        logprobs, entropy = forward(model, batch())
+        return logprobs, entropy
+
+    return by_rank(size, call)
+
+
+def _alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    (scores, entropies), *_ = one
+    return bool(scores.any()) and all(
+        torch.allclose(scores, found, atol=1e-5) and torch.allclose(entropies, more, atol=1e-5)
+        for found, more in other
+    )
