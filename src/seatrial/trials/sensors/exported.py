@@ -1,10 +1,10 @@
-"""Verdict on the files of an export: as readable as its configuration, whole, and nothing left over."""
+"""Verdict on the files of an export: readable, whole, nothing left over, of the model that it was trained from."""
 
 from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seatrial.errors import BlockedError
@@ -14,10 +14,17 @@ from seatrial.trials.sensors.paths import sensor
 
 READ = 0o444
 INDEX = "*.safetensors.index.json"
+SETTINGS = {
+    "config.json": ("dtype", "torch_dtype", "transformers_version", "use_cache"),
+    "generation_config.json": ("transformers_version",),
+    "tokenizer_config.json": ("tokenizer_class", "backend", "local_files_only", "is_local"),
+    "tokenizer.json": (),
+}
+"""Files of a model whose values training does not change, and the values that depend on what writes them."""
 
 
 def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """Every file and folder of the export is readable by all who can read config.json, and none is a leftover.
+    """Every file of the export is readable by all who can read config.json, none is left over, and the settings stay.
 
     Raises:
         NotGivenError: the run exports no model, or the target does not say how the run is configured.
@@ -44,6 +51,8 @@ def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
     for path in paths:
         if path.match(INDEX):
             wrong += _lost_parts(path)
+    for name, left_out in SETTINGS.items():
+        wrong += _changed_settings(evidence.job.initial_model / name, final / name, left_out)
     return wrong[:3], f"{len(paths)} files and folders, readable by {readers:o}", len(paths)
 
 
@@ -52,6 +61,28 @@ EXPORTED = sensor(
     "as config.json, no part missing",
     files_are_exported,
 )
+
+
+def _changed_settings(before: Path, after: Path, left_out: Sequence[str]) -> Iterator[str]:
+    """Yield values of a file of the initial model that the export has otherwise, or not at all.
+
+    Raises:
+        BlockedError: a file cannot be read.
+    """
+    if not before.exists():
+        return
+    if not after.exists():
+        yield f"{after.name} is missing"
+        return
+    values = []
+    for path in (before, after):
+        try:
+            values.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise BlockedError(f"{path} cannot be read: {error}") from error
+    for key, value in values[0].items():
+        if key not in left_out and values[1].get(key) != value:
+            yield f"{key} of {after.name} is {str(values[1].get(key))[:40]}, the model has {str(value)[:40]}"
 
 
 def _lost_parts(index: Path) -> Iterator[str]:

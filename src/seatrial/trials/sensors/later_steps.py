@@ -14,7 +14,12 @@ from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.draws import Draws
-from seatrial.trials.sensors.first_step import compare_scores, compare_update, is_filtered
+from seatrial.trials.sensors.first_step import (
+    are_all_drawn,
+    compare_scores,
+    compare_update,
+    is_filtered,
+)
 from seatrial.trials.sensors.options import options_of, steps_of
 from seatrial.trials.sensors.paths import model_facts
 from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_steps
@@ -31,14 +36,17 @@ def later_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """
     options, precision = options_of(evidence), evidence.job.precision
     models = SavedModels(evidence, options)
-    wrong, largest, number, draws = [], 0.0, 0, Draws()
-    for step, rows in _later(evidence, models):
+    later = _later(evidence, models)
+    every = [row for _, rows in later for row in rows]
+    draws = Draws(are_all=are_all_drawn(every, options, precision))
+    wrong, largest, number = [], 0.0, 0
+    for step, rows in later:
         for at, columns, chosen in _asked(step, rows, models, options):
             seen = draws if SAMPLED in columns else None
             found = compare_scores(models.at(at), chosen, options, precision, columns, seen)
             wrong += found.wrong
             largest, number = max(largest, found.largest), number + found.number * len(columns)
-    wrong = [*draws.too_many(), *draws.alike(), *wrong]
+    wrong = [*draws.too_many(), *draws.alike(), *draws.unlikely(), *wrong]
     return wrong[:3], f"{number} log-probabilities, at most {largest:.2g} nats apart", number
 
 
