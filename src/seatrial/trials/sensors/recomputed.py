@@ -83,4 +83,13 @@ RECOMPUTED_CLAIMS = (
         verdicts=(DEFINED.name,),
     ),
     Claim(text="the run records its whole configuration", verdicts=(RECORD.name,)),
+    Claim(
+        text="validations take place when they are due, and draw as configured",
+        verdicts=(HELD_OUT_ROWS.name,),
+    ),
+    Claim(text="the console shows what is logged", verdicts=(CONSOLE.name,)),
+    Claim(
+        text="the run records truly how it began, and what its checkpoints hold", verdicts=(RECORD_TRUE.name,)
+    ),
+    Claim(text="the export keeps the model's settings and tokenizer", verdicts=(EXPORTED.name,)),
 )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import platform
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import BlockedError
-from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.options import flat, options_of
-from seatrial.trials.sensors.paths import by_step, first_step_of_command, run_facts, sensor
+from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.options import flat, options_of, steps_of, updates_of
+from seatrial.trials.sensors.paths import by_step, first_step_of_command, model_facts, run_facts, sensor
 from seatrial.trials.sensors.saved import saved_steps
 
 INFO = "training_info.json"
@@ -71,6 +74,26 @@ def _wrong_start(
     ranks = facts.get("placement", {}).get("ranks", ())
     if len(ranks) != options["cluster.num_processes"]:
         yield f"{len(ranks)} ranks are recorded, the run has {options['cluster.num_processes']}"
+    device = options["cluster.device"]
+    if device != "auto" and not str(facts.get("device")).startswith(device):
+        yield f"the device is recorded as {facts.get('device')}, the run has {device}"
+    model = str(facts.get("policy", {}).get("model"))
+    kinds = model_facts(evidence.job.initial_model).get("architectures", ())
+    if facts.get("policy", {}).get("name") == "hf" and not model.endswith(tuple(kinds)):
+        yield f"the model is recorded as {model}, its folder has {kinds}"
+    if evidence.launched.argv[0] == sys.executable:
+        for name, version in facts.get("versions", {}).items():
+            right = platform.python_version() if name == "python" else _installed(name)
+            if version != right:
+                yield f"the version of {name} is recorded as {version}, installed is {right}"
+
+
+def _installed(name: str) -> str:
+    """Return the version of a package as its files have it."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return str(getattr(sys.modules.get(name), "__version__", None))
 
 
 def _same_words(recorded: Sequence[str], words: Sequence[str]) -> bool:
@@ -97,6 +120,13 @@ def _wrong_facts(
     for key, value in wanted.items():
         if said.get(key) != value:
             yield f"{key} is {said.get(key)}, not {value}"
+    updates, drawn = _progress(evidence, step, options)
+    for key, right, found in (
+        ("updates", updates, said.get("policy", {}).get("num_updates_done")),
+        ("prompts that were drawn", drawn, said.get("parts", {}).get("prompts", {}).get("num_drawn")),
+    ):
+        if right is not None and found is not None and found != right:
+            yield f"it counts {found} {key}, up to its step there are {right}"
     held = said.get("metric")
     if (held is None) != (metric is None) or (
         held is not None and metric is not None and not math.isclose(held, metric, rel_tol=1e-6)
@@ -106,6 +136,21 @@ def _wrong_facts(
     differs = [option for option, value in options.items() if recorded.get(option) != value]
     if differs and first_step_of_command(evidence) == 1:  # else an earlier start may have had other options
         yield f"{differs[0]} is {recorded.get(differs[0])!r}, the run has {options[differs[0]]!r}"
+
+
+def _progress(evidence: RunEvidence, step: int, options: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the updates and the prompts drawn up to a step; None where the rows do not say."""
+    if evidence.job.first_step > 1:
+        return None, None
+    if "grpo.seed" not in options:
+        return step, step * int(options["policy.train_global_batch_size"])
+    try:
+        rows = steps_of(evidence)
+    except NotGivenError:
+        return None, None
+    updates = sum(len(updates_of(rows.get(number, []), options)) for number in range(1, step + 1))
+    is_even = not (options["grpo.use_dynamic_sampling"] or options["grpo.async_grpo.enabled"])
+    return updates, step * int(options["grpo.num_prompts_per_step"]) if is_even else None
 
 
 def _wrong_files(folder: Path, said: Mapping[str, Any]) -> Iterator[str]:
