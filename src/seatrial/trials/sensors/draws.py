@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,16 @@ TILTS: Mapping[str, Sequence[float]] = {
 }
 """Values of t by the figure of a token: the higher, the sooner few tokens show a large difference. A log-probability
 times -0.5 still has a mean, however rare a token is."""
+
+
+CHOOSING = (
+    "use_dynamic_sampling",
+    "zero_variance_filter",
+    "overlong_filtering",
+    "async_grpo.drop_zero_variance",
+    "async_grpo.drop_longer_than",
+)
+"""Options of `grpo` that leave rows out by their rewards or lengths."""
 
 
 class Share(NamedTuple):
@@ -143,3 +153,17 @@ class Draws:
             if chance * len(self._rows) ** 2 < LEAST_CHANCE:
                 yield f"{one} and {other} are drawn with the same random numbers (by chance in {chance:.1g})"
                 return
+
+
+def are_all_drawn(rows: Sequence[LedgerRow], options: Mapping[str, Any], precision: str) -> bool:
+    """Return whether rows are all that were drawn, from distributions that are known to rounding in float32.
+
+    Filters choose groups by their rewards or lengths, and so by their tokens.
+    """
+    sizes = all(row.kept_support_sizes is not None for row in rows) or not is_filtered(options)
+    return precision == "float32" and sizes and not any(options.get(f"grpo.{name}") for name in CHOOSING)
+
+
+def is_filtered(options: Mapping[str, Any]) -> bool:
+    """Return whether top-k or top-p leave tokens out."""
+    return options["policy.generation.top_k"] is not None or options["policy.generation.top_p"] < 1.0

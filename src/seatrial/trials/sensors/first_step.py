@@ -22,7 +22,7 @@ from seatrial.relations import oracles
 from seatrial.relations.oracles.options import loss_spec
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
-from seatrial.trials.sensors.draws import Draws
+from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of, updates_of
 from seatrial.trials.sensors.paths import by_step, model_facts
 from seatrial.trials.sensors.scalars import BUILT_IN, counts_of, loss_of
@@ -55,14 +55,6 @@ ROUTED = {"float32": 2.0, "bfloat16": math.inf}
 """Tokens of an expert that may differ, by the policy's precision: those between two experts within rounding."""
 MOST_BYTES = 500_000_000
 """Of a model that transformers computes again; the trial waits for it."""
-CHOOSING = (
-    "use_dynamic_sampling",
-    "zero_variance_filter",
-    "overlong_filtering",
-    "async_grpo.drop_zero_variance",
-    "async_grpo.drop_longer_than",
-)
-"""Options of `grpo` that leave rows out by their rewards or lengths."""
 MEDIA_TASKS = frozenset({"colour", "pitch"})
 """Tasks whose images and sounds `scoring` draws from the number of the prompt."""
 
@@ -172,15 +164,6 @@ def compare_scores(
                 if not gap <= bound:
                     wrong.append(f"{at} has {column} {values[place]:.6g}, the model gives {score:.6g}")
     return Compared(wrong, largest, number)
-
-
-def are_all_drawn(rows: Sequence[LedgerRow], options: Mapping[str, Any], precision: str) -> bool:
-    """Return whether rows are all that were drawn, from distributions that are known to rounding in float32.
-
-    Filters choose groups by their rewards or lengths, and so by their tokens.
-    """
-    sizes = all(row.kept_support_sizes is not None for row in rows) or not is_filtered(options)
-    return precision == "float32" and sizes and not any(options.get(f"grpo.{name}") for name in CHOOSING)
 
 
 def not_drawn(
@@ -350,11 +333,6 @@ def _model(evidence: RunEvidence, options: Mapping[str, Any]) -> Model:
 
 def _temperature(options: Mapping[str, Any]) -> float:
     return float(options["policy.generation.temperature"])
-
-
-def is_filtered(options: Mapping[str, Any]) -> bool:
-    """Return whether top-k or top-p leave tokens out."""
-    return options["policy.generation.top_k"] is not None or options["policy.generation.top_p"] < 1.0
 
 
 def scaled_logits(model: Model, row: LedgerRow, options: Mapping[str, Any]) -> Iterator[tuple[int, Array]]:

@@ -14,11 +14,9 @@ from seatrial.evidence.ledger.laws.tokens import ends_as_said, tokens_valid
 from seatrial.evidence.ledger.schema import LedgerFacts, LedgerRow
 from seatrial.targets.base import TrainingJob
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
-from seatrial.trials.sensors.draws import Draws
+from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
 from seatrial.trials.sensors.first_step import (
     LOGITS,
-    are_all_drawn,
-    is_filtered,
     logprobs_of,
     not_drawn,
     scaled_logits,

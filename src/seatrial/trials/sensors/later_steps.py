@@ -13,12 +13,10 @@ from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
-from seatrial.trials.sensors.draws import Draws
+from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
 from seatrial.trials.sensors.first_step import (
-    are_all_drawn,
     compare_scores,
     compare_update,
-    is_filtered,
 )
 from seatrial.trials.sensors.options import options_of, steps_of
 from seatrial.trials.sensors.paths import model_facts

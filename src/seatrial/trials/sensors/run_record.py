@@ -34,6 +34,9 @@ def record_is_true(evidence: RunEvidence) -> tuple[list[str], str, int]:
     wrong = list(_wrong_start(evidence, facts, options))
     job, number = evidence.job, 1
     steps = [] if job.checkpoint_dir is None else saved_steps(job.checkpoint_dir, job.checkpoint_form)
+    kept = _kept(evidence, options)
+    if kept is not None and steps != kept:
+        wrong.append(f"there are checkpoints of the steps {steps}, the best and the latest are {kept}")
     for step in steps:
         assert job.checkpoint_dir is not None
         folder = job.checkpoint_dir / job.checkpoint_form.split("/")[0].format(step=step)
@@ -51,6 +54,36 @@ def record_is_true(evidence: RunEvidence) -> tuple[list[str], str, int]:
 RECORD_TRUE = sensor(
     "the run records its start and its checkpoints truly", "seed, time, steps, digests", record_is_true
 )
+
+
+def _kept(evidence: RunEvidence, options: Mapping[str, Any]) -> list[int] | None:
+    """Return the steps whose checkpoints stay; None where the options do not say."""
+    period, number = options["checkpointing.save_period"], options["checkpointing.keep_top_k"]
+    job = evidence.job
+    if not options["checkpointing.enabled"] or not period or job.first_step > 1 or not _has_info(evidence):
+        return None
+    due = {*range(period, job.num_steps, period), job.num_steps}
+    if number is None:
+        return sorted(due)
+    values = _metric(evidence, options)
+    sign = 1.0 if options["checkpointing.higher_is_better"] else -1.0
+    ranked = sorted(due, key=lambda step: (sign * values.get(step, -sign * math.inf), step), reverse=True)
+    return sorted({*ranked[:number], job.num_steps})
+
+
+def _has_info(evidence: RunEvidence) -> bool:
+    """Return whether the run writes checkpoints in refrl's form."""
+    folder = evidence.job.checkpoint_dir
+    return folder is not None and any(folder.glob(f"*/{INFO}"))
+
+
+def _metric(evidence: RunEvidence, options: Mapping[str, Any]) -> Mapping[int, float]:
+    """Return the values of the metric that ranks checkpoints, by step; none where there is no metric."""
+    name = options["checkpointing.metric_name"]
+    if name is None:
+        return {}
+    loop, _, tag = name.partition(":")
+    return by_step(evidence, f"{'validation' if loop == 'val' else loop}/{tag}")
 
 
 def _wrong_start(
@@ -107,11 +140,7 @@ def _wrong_facts(
     evidence: RunEvidence, step: int, said: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield what a checkpoint says wrongly of its run."""
-    name = options["checkpointing.metric_name"]
-    metric = None
-    if name is not None:
-        loop, _, tag = name.partition(":")
-        metric = by_step(evidence, f"{'validation' if loop == 'val' else loop}/{tag}").get(step)
+    metric = _metric(evidence, options).get(step)
     wanted = {
         "step": step,
         "seed": options["grpo.seed" if "grpo.seed" in options else "sft.seed"],
@@ -131,7 +160,7 @@ def _wrong_facts(
     if (held is None) != (metric is None) or (
         held is not None and metric is not None and not math.isclose(held, metric, rel_tol=1e-6)
     ):
-        yield f"its metric is {held}, {name} is logged as {metric}"
+        yield f"its metric is {held}, {options['checkpointing.metric_name']} is logged as {metric}"
     recorded = dict(flat(said.get("config", {})))
     differs = [option for option, value in options.items() if recorded.get(option) != value]
     if differs and first_step_of_command(evidence) == 1:  # else an earlier start may have had other options
