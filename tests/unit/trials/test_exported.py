@@ -26,7 +26,13 @@ def export(folder: Path) -> Any:
         (folder / name).write_text(text)
         (folder / name).chmod(0o644)
     (folder / "draft").chmod(0o755)
-    job = SimpleNamespace(final_model=folder, configuration={"policy": {}})
+    model = folder.parent / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"dtype": "float32"}))
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2]}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "other": 3}))
+    (folder / "generation_config.json").chmod(0o644)
+    job = SimpleNamespace(final_model=folder, initial_model=model, configuration={"policy": {}})
     return SimpleNamespace(job=job, need=lambda part: None)
 
 
@@ -44,8 +50,13 @@ def export(folder: Path) -> Any:
         (lambda at: (at / "merges.txt").touch(0o644), "merges.txt is empty"),
         (lambda at: (at / "model-2.safetensors").unlink(), "model-2.safetensors is named by"),
         (lambda at: (at / "model-3.safetensors").write_text("x"), "model-3.safetensors is not named by"),
+        (
+            lambda at: (at / "generation_config.json").write_text('{"eos_token_id": 1}'),
+            "eos_token_id of generation_config.json is 1",
+        ),
+        (lambda at: (at / "generation_config.json").unlink(), "generation_config.json is missing"),
     ],
-    ids=["sound", "file", "folder", "private", "left over", "empty", "lost", "unnamed"],
+    ids=["sound", "file", "folder", "private", "left over", "empty", "lost", "unnamed", "changed", "dropped"],
 )
 def test_files_are_readable_whole_and_alone(
     tmp_path: Path, change: Callable[[Path], object], wrong: str

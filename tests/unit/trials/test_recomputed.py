@@ -34,10 +34,11 @@ from seatrial.trials.sensors.first_step import _support, drawn_as_configured, fi
 from seatrial.trials.sensors.held_out import validations_hold
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
+from seatrial.trials.sensors.options import options_of
 from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.run_record import record_is_true
 from seatrial.trials.sensors.scalars import scalars_follow
-from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds
+from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds, times_and_parts
 
 WORDS = (
     "grpo.max_num_steps=2",
@@ -361,6 +362,8 @@ def test_another_line_of_the_console_is_seen(
         ("world_size", 2, "world_size is 2"),
         ("metric", 0.5, "metric is 0.5"),
         ("run_id", "other", "of another run"),
+        ("policy", {"num_updates_done": 3}, "counts 3 updates"),
+        ("parts", {"prompts": {"num_drawn": 3}}, "counts 3 prompts"),
         ("files", {}, "is not listed"),
         ("digests", {}, "other bytes"),
         ("config", {}, "the run has"),
@@ -378,10 +381,36 @@ def test_another_fact_of_a_checkpoint_is_seen(
     assert said in "".join(wrong), wrong
 
 
+def test_a_checkpoint_that_should_be_kept_is_missed(job: TrainingJob, tmp_path: Path) -> None:
+    """Where the options keep all of them."""
+    assert job.checkpoint_dir is not None
+    shutil.copytree(job.checkpoint_dir / "step_2", tmp_path / "step_2")
+    wrong, _, _ = record_is_true(Changed(replace(job, checkpoint_dir=tmp_path), rows_of(job), {}))
+    assert "checkpoints of the steps [2]" in "".join(wrong), wrong
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "said"),
+    [
+        ("timing/train/generation", -1.0, "generation is -1"),
+        ("timing/train/total_step_time", 500.0, "took 1000"),
+        ("timing/validation/total_validation_time", 1e-9, "the validation took 1e-09"),
+        ("performance/samples_per_sec", 7.0, "samples_per_sec is 7"),
+        ("performance/tokens_per_sec_per_gpu", 7.0, "tokens_per_sec_per_gpu is 7"),
+    ],
+)
+def test_other_seconds_and_rates_are_seen(job: TrainingJob, tag: str, value: float, said: str) -> None:
+    """Of steps, validations and the whole run."""
+    wrong = list(times_and_parts(evidence := Changed(job, rows_of(job), {tag: value}), options_of(evidence)))
+    assert said in "".join(wrong), wrong
+
+
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
         ("seed", 7, "seed is recorded as 7"),
+        ("policy", {"name": "hf", "model": "transformers.Other"}, "recorded as transformers.Other"),
+        ("versions", {"torch": "0.1"}, "torch is recorded as 0.1"),
         ("argv", ["refrl", "sft"], "command is not the one"),
         ("started_at", 12.0, "to have started at 12"),
         ("placement", {"ranks": [{}, {}]}, "2 ranks"),
