@@ -81,7 +81,7 @@ def _changed_settings(before: Path, after: Path, left_out: Sequence[str]) -> Ite
         except (OSError, ValueError) as error:
             raise BlockedError(f"{path} cannot be read: {error}") from error
     for key, value in values[0].items():
-        if key not in left_out and values[1].get(key) != value:
+        if key not in left_out and not key.startswith("_") and values[1].get(key) != value:
             yield f"{key} of {after.name} is {str(values[1].get(key))[:40]}, the model has {str(value)[:40]}"
 
 
