@@ -284,6 +284,15 @@ def test_rows_of_older_weights_are_seen(job: TrainingJob) -> None:
     assert later_scores(Changed(job, old, {}))[0]
 
 
+@pytest.mark.parametrize(("segments", "is_wrong"), [(((0, 1), (1, 0)), True), (((0, 1), (1, 1)), False)])
+def test_each_token_is_scored_by_the_version_that_sampled_it(
+    job: TrainingJob, segments: tuple[tuple[int, int], ...], is_wrong: bool
+) -> None:
+    """Weights may change within a row."""
+    rows = _of_step_2(job, lambda row: replace(row, version_segments=segments))
+    assert bool(later_scores(Changed(job, rows, {}))[0]) == is_wrong
+
+
 def test_another_later_update_is_seen(job: TrainingJob) -> None:
     """Of advantages that are not those of the logged loss."""
     rows = _of_step_2(job, lambda row: replace(row, advantage=(row.advantage or 0.0) + 0.5))
