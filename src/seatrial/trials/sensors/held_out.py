@@ -23,8 +23,9 @@ from seatrial.trials.sensors.first_step import (
 )
 from seatrial.trials.sensors.later_steps import SavedModels
 from seatrial.trials.sensors.options import options_of
-from seatrial.trials.sensors.paths import by_step, sensor
+from seatrial.trials.sensors.paths import by_step, model_facts, sensor
 from seatrial.trials.sensors.prompts import validation_rows
+from seatrial.trials.sensors.scoring import placeholder_of
 
 
 def validations_hold(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -49,7 +50,8 @@ def validations_hold(evidence: RunEvidence) -> tuple[list[str], str, int]:
         # A resumed run's folder and log hold those of the start before it, too.
         if {step for step in steps if step >= min(due, default=0)} != due:
             wrong.append(f"validations are due at the steps {sorted(due)}, {what} are of {sorted(steps)}")
-    rows = {step: [_row(row) for row in of] for step, of in found.items()}
+    has_media = placeholder_of(model_facts(evidence.job.initial_model)) is not None
+    rows = {step: [_row(row, has_media=has_media) for row in of] for step, of in found.items()}
     for step, of in rows.items():
         wrong += _wrong_places(step, of, options, loop)
         if not options["data.environment"]:
@@ -76,14 +78,17 @@ def _due(job: TrainingJob, options: Mapping[str, Any], loop: str) -> set[int]:
     return due | ({0} if options[f"{loop}.val_at_start"] and job.first_step == 1 else set())
 
 
-def _row(row: Mapping[str, Any]) -> LedgerRow:
-    """Return a row of a validation as one that trains on all of its completion."""
+def _row(row: Mapping[str, Any], *, has_media: bool) -> LedgerRow:
+    """Return a row of a validation as one that trains on all of its completion.
+
+    A prompt with an image or a sound holds the name of a token that has no text.
+    """
     ids, length = tuple(row["token_ids"]), int(row["prompt_length"])
     return LedgerRow(
         step=int(row["step"]),
         index=int(row["index"]),
         prompt_id=int(row["prompt_id"]),
-        prompt=row["prompt"],
+        prompt=None if has_media else row["prompt"],
         completion=row["completion"],
         answer=row["answer"],
         token_ids=ids,

@@ -58,11 +58,11 @@ def _too_many_seconds(evidence: RunEvidence, timed: Mapping[int, Mapping[str, fl
             if not (0 <= value <= whole + SLACK or name.startswith(OUTSIDE)):
                 yield f"step {step}: timing/validation/{name} is {value:.4g}, the validation took {whole:.4g} s"
         total += whole if step >= first or first == 1 else 0.0
-    for step, seconds in timed.items():
-        for name, value in seconds.items():
+    for step, phases in timed.items():
+        for name, value in phases.items():
             if not value >= 0:
                 yield f"step {step}: timing/train/{name} is {value:.4g}"
-        total += seconds.get("total_step_time", 0.0) if step >= first else 0.0
+        total += phases.get("total_step_time", 0.0) if step >= first else 0.0
     if not total <= evidence.launched.seconds + SLACK:
         yield f"steps and validations took {total:.4g} s, the run {evidence.launched.seconds:.4g} s"
 
