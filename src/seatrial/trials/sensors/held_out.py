@@ -122,10 +122,10 @@ def _wrong_ends(
     for law in (tokens_valid, ends_as_said):
         yield from (f"validation: {fault}" for fault in law(rows, facts).faults)
     most = options["policy.generation.max_new_tokens"]
-    room = options["policy.max_total_sequence_length"]
+    longest = options["policy.max_total_sequence_length"]
     for row in rows:
         length, whole = len(row.sampled_ids), len(row.token_ids or ())
-        if length > most or (row.finish_reason == "length" and length < most and whole != room):
+        if length > most or (row.finish_reason == "length" and length < most and whole != longest):
             yield f"validation: {row.where()} is {row.finish_reason} after {length} tokens of {most}"
 
 
