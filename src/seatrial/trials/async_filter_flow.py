@@ -14,6 +14,7 @@ from seatrial.trials.grpo_smoke import LEDGER_SENSORS, sharp_model, train_and_ju
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.filters import buffer_holds_what_waits
 from seatrial.trials.sensors.guards import GUARDS_HOLD
+from seatrial.trials.sensors.options import options_of, steps_of, updates_of
 from seatrial.trials.sensors.paths import run_facts, sensor
 from seatrial.trials.sensors.recomputed import FILTERED, RECOMPUTED
 from seatrial.trials.sensors.run import (
@@ -91,6 +92,35 @@ def groups_closed(evidence: RunEvidence) -> Verdict:
     )
 
 
+def groups_are_the_rows(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """The groups that a step trained on are those of its rows: the same prompts, begun with the same weights.
+
+    A version counts updates and a group's weights are named by their step: the two are one where each step is one
+    update. Where new weights reach completions that are being sampled, rows of a group may begin with different ones.
+    """
+    options, rows = options_of(evidence), steps_of(evidence)
+    groups = [group for group in groups_of(evidence.job) if group["fate"] == "trained"]
+    one_version = not options["grpo.async_grpo.in_flight_weight_updates"] and all(
+        len(updates_of(of, options)) == 1 for of in rows.values()
+    )
+    wrong = []
+    for step, of in rows.items():
+        recorded = Counter(
+            (group["prompt_id"], group["weight_step"] if one_version else None)
+            for group in groups
+            if group["step"] == step
+        )
+        trained = Counter(
+            (row.prompt_id, row.weight_version if one_version else None)
+            for row in of[:: evidence.job.num_generations_per_prompt]
+        )
+        if recorded != trained:
+            wrong.append(
+                f"step {step}: groups are recorded as {dict(recorded)}, the rows have {dict(trained)}"
+            )
+    return wrong[:3], f"{len(groups)} groups", len(groups)
+
+
 def stale_separated(evidence: RunEvidence) -> Verdict:
     """A group is dropped for its age exactly where it is older than the job allows."""
     job = evidence.job
@@ -144,6 +174,10 @@ BUFFER = sensor(
     lambda evidence: buffer_holds_what_waits(evidence, groups_of(evidence.job)),
 )
 
+RECORDED = sensor(
+    "the recorded groups are those of the rows", "prompts and versions, step by step", groups_are_the_rows
+)
+
 SENSORS: tuple[Sensor, ...] = (
     LOG_UNDAMAGED,
     STEPS_REACHED,
@@ -152,6 +186,7 @@ SENSORS: tuple[Sensor, ...] = (
     Sensor(SEPARATED, stale_separated),
     Sensor(NONE_STALE, none_stale),
     BUFFER,
+    RECORDED,
     AHEAD,
     NONE_LOST,
     GRADIENT_POSITIVE,
@@ -170,6 +205,7 @@ CLAIMS = (
         verdicts=(NONE_STALE,),
     ),
     Claim(text="the logged size of the buffer is that of the groups that wait", verdicts=(BUFFER.name,)),
+    Claim(text="the record of groups is that of the rows", verdicts=(RECORDED.name,)),
     Claim(text="steps train on the groups that the filters leave", verdicts=(FILTERED.name,)),
     Claim(text="rollouts are sampled while the policy is trained", verdicts=(AHEAD.name,)),
     Claim(text="every trainable tensor moves", verdicts=(PARAMETERS_MOVED.name,)),

@@ -17,7 +17,9 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import guard_sensors, judge_run, prepare_model, within_reach
 from seatrial.trials.launching import exit_verdict, train
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence, find_series
+from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.damage import DAMAGE_SEEN, damage_seen, damaged_copies
+from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.recomputed import OPTIMIZER
 from seatrial.trials.sensors.run import (
     FINITE,
@@ -28,6 +30,7 @@ from seatrial.trials.sensors.run import (
     as_expected,
     not_given,
 )
+from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.trials.sensors.served import need, served
 from seatrial.trials.sensors.tuning import COUNTED, HELD_OUT, LEARNED, TUNED
 from seatrial.verdict import Outcome, Verdict
@@ -249,6 +252,16 @@ class SftResumeDiamond:
                 Claim(
                     text="every step learns its answers, as logged",
                     verdicts=(f"whole: {COUNTED}", f"whole: {LEARNED}", f"whole: {HELD_OUT}"),
+                )
+            )
+            claims.append(
+                Claim(
+                    text="validations, the console and the record are those of the run",
+                    verdicts=(
+                        f"whole: {HELD_OUT_ROWS.name}",
+                        f"whole: {CONSOLE.name}",
+                        f"whole: {RECORD_TRUE.name}",
+                    ),
                 )
             )
             claims.append(

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from seatrial.errors import BlockedError
-from seatrial.trials.async_filter_flow import groups_closed, none_stale, stale_separated
+from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.trials.async_filter_flow import (
+    groups_are_the_rows,
+    groups_closed,
+    none_stale,
+    stale_separated,
+)
 from seatrial.verdict import Outcome
 
 Groups = dict[int, list[dict[str, Any]]]
@@ -34,10 +40,49 @@ def evidence(folder: Path, steps: Groups) -> Any:
     for step, groups in steps.items():
         lines = [json.dumps(one) + "\n" for one in groups]
         (folder / f"group_data_step{step}.jsonl").write_text("".join(lines))
+    options = {
+        "grpo": {"async_grpo": {"in_flight_weight_updates": False}},
+        "policy": {"train_global_batch_size": 8},
+    }
     job = SimpleNamespace(
-        ledger_dir=folder, num_steps=3, num_rows_per_step=8, num_generations_per_prompt=4, max_lag=1
+        ledger_dir=folder,
+        num_steps=3,
+        num_rows_per_step=8,
+        num_generations_per_prompt=4,
+        max_lag=1,
+        configuration=options,
     )
     return SimpleNamespace(job=job)
+
+
+def rows_of(steps: Groups) -> list[LedgerRow]:
+    """Return the rows of the groups that were trained on."""
+    return [
+        LedgerRow(
+            step=step,
+            index=4 * place + sample,
+            prompt_id=one["prompt_id"],
+            weight_version=one["weight_step"],
+            prompt_length=1,
+            token_ids=(1, 2),
+            loss_mask=(0, 1),
+        )
+        for step, groups in steps.items()
+        for place, one in enumerate(group for group in groups if group["fate"] == "trained")
+        for sample in range(4)
+    ]
+
+
+@pytest.mark.parametrize("changed", [{}, {"prompt_id": 9}, {"weight_step": 1}])
+def test_groups_are_those_of_the_rows(tmp_path: Path, changed: dict[str, int]) -> None:
+    """Their prompts and the weights that they began with."""
+    run = evidence(tmp_path, good())
+    run.ledger = rows_of(good())
+    (tmp_path / "group_data_step1.jsonl").write_text(
+        "".join(json.dumps({**one, **changed} if one["number"] == 0 else one) + "\n" for one in good()[1])
+    )
+    wrong, _, number = groups_are_the_rows(run)
+    assert (bool(wrong), number) == (bool(changed), 6)
 
 
 def test_a_run_that_accounts_for_every_group_passes(tmp_path: Path) -> None:

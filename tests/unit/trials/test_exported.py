@@ -11,6 +11,8 @@ import pytest
 from seatrial.errors import BlockedError
 from seatrial.trials.sensors.exported import files_are_exported
 
+TOKENS = json.dumps({"model": {"vocab": {"a": 5}}, "added_tokens": [{"content": "<end>", "id": 7}]})
+
 
 def export(folder: Path) -> Any:
     """Return a run that exported a model of two parts, and a draft head."""
@@ -26,7 +28,16 @@ def export(folder: Path) -> Any:
         (folder / name).write_text(text)
         (folder / name).chmod(0o644)
     (folder / "draft").chmod(0o755)
-    job = SimpleNamespace(final_model=folder, configuration={"policy": {}})
+    model = folder.parent / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"dtype": "float32", "layers": 2, "renamed": 1}))
+    for at in (model, folder):
+        (at / "tokenizer.json").write_text(TOKENS)
+        (at / "tokenizer.json").chmod(0o644)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2]}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "other": 3}))
+    (folder / "generation_config.json").chmod(0o644)
+    job = SimpleNamespace(final_model=folder, initial_model=model, configuration={"policy": {}})
     return SimpleNamespace(job=job, need=lambda part: None)
 
 
@@ -44,8 +55,30 @@ def export(folder: Path) -> Any:
         (lambda at: (at / "merges.txt").touch(0o644), "merges.txt is empty"),
         (lambda at: (at / "model-2.safetensors").unlink(), "model-2.safetensors is named by"),
         (lambda at: (at / "model-3.safetensors").write_text("x"), "model-3.safetensors is not named by"),
+        (
+            lambda at: (at / "generation_config.json").write_text('{"eos_token_id": 1}'),
+            "eos_token_id of generation_config.json is 1",
+        ),
+        (lambda at: (at / "generation_config.json").unlink(), "generation_config.json is missing"),
+        (lambda at: (at / "config.json").write_text('{"layers": 3}'), "layers of config.json is 3"),
+        (lambda at: (at / "tokenizer.json").write_text(TOKENS.replace("7", "8")), "added tokens"),
+        (lambda at: (at / "tokenizer.json").write_text(TOKENS.replace("5", "6")), "another vocabulary"),
     ],
-    ids=["sound", "file", "folder", "private", "left over", "empty", "lost", "unnamed"],
+    ids=[
+        "sound",
+        "file",
+        "folder",
+        "private",
+        "left over",
+        "empty",
+        "lost",
+        "unnamed",
+        "changed",
+        "dropped",
+        "other",
+        "added",
+        "vocabulary",
+    ],
 )
 def test_files_are_readable_whole_and_alone(
     tmp_path: Path, change: Callable[[Path], object], wrong: str

@@ -112,6 +112,7 @@ SPREAD = [row(0, 1.0), row(1, 0.0), row(2, 0.0), row(3, 1.0)]
             "4 tokens, more than policy.generation.max_new_tokens",
         ),
         ([*SPREAD[:3], row(3, 1.0, length=7)], {}, {}, "policy.max_total_sequence_length=8"),
+        ([*SPREAD[:3], row(3, 1.0, cut=True)], {}, {}, "is cut after 2 tokens, and no limit is reached"),
         (SPREAD, sampling(1, 0, 2), {"use_dynamic_sampling": True}, ""),
         (SPREAD, sampling(2, 2, 4), {"use_dynamic_sampling": True}, ""),
         (FLAT, sampling(1, 0, 2), {"use_dynamic_sampling": True}, "all equal"),

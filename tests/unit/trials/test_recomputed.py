@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,25 +21,29 @@ from seatrial.evidence.ledger.laws.rewards import _unjudged
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
 from seatrial.evidence.weights import stored_tensors
+from seatrial.launch import Launched
 from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.console import console_is_the_log
 from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.draws import Draws
+from seatrial.trials.sensors.exported import files_are_exported
 from seatrial.trials.sensors.filters import rows_are_filtered
 from seatrial.trials.sensors.first_step import _support, drawn_as_configured, first_update
+from seatrial.trials.sensors.held_out import validations_hold
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
+from seatrial.trials.sensors.options import options_of
 from seatrial.trials.sensors.record import record_is_whole
+from seatrial.trials.sensors.run_record import record_is_true
 from seatrial.trials.sensors.scalars import scalars_follow
-from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds
+from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds, times_and_parts
 
 WORDS = (
     "grpo.max_num_steps=2",
     "policy.optimizer.weight_decay=0.1",
     "policy.scheduler.name=linear",
-    "grpo.val_at_start=false",
-    "grpo.val_at_end=false",
     "policy.sequence_packing.enabled=true",
     "loss_fn.entropy_coefficient=0.05",
     "policy.generation.top_p=0.8",
@@ -54,7 +60,23 @@ CHECKS = (
     later_updates,
     updates_are_adamws,
     record_is_whole,
+    record_is_true,
+    console_is_the_log,
+    validations_hold,
+    files_are_exported,
 )
+
+
+def launched(job: TrainingJob) -> Launched:
+    """Return how the run ended."""
+    return Launched(
+        argv=tuple(job.argv),
+        returncode=0,
+        seconds=120.0,
+        timed_out=False,
+        log_path=job.ledger_dir.parent / "run.log",
+        num_stragglers=0,
+    )
 
 
 class Changed(RunEvidence):
@@ -62,7 +84,7 @@ class Changed(RunEvidence):
 
     def __init__(self, job: TrainingJob, rows: Sequence[LedgerRow], scalars: dict[str, float]) -> None:
         """Replace the rows, and the value of each named scalar."""
-        super().__init__(job, None, [])  # type: ignore[arg-type]
+        super().__init__(job, launched(job), [])
         self.__dict__["ledger"] = rows
         self._scalars = scalars
 
@@ -85,6 +107,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
         made.argv, env={**os.environ, **made.environment}, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stderr
+    launched(made).log_path.write_text(ended.stdout)
     return made
 
 
@@ -261,6 +284,15 @@ def test_rows_of_older_weights_are_seen(job: TrainingJob) -> None:
     assert later_scores(Changed(job, old, {}))[0]
 
 
+@pytest.mark.parametrize(("segments", "is_wrong"), [(((0, 1), (1, 0)), True), (((0, 1), (1, 1)), False)])
+def test_each_token_is_scored_by_the_version_that_sampled_it(
+    job: TrainingJob, segments: tuple[tuple[int, int], ...], is_wrong: bool
+) -> None:
+    """Weights may change within a row."""
+    rows = _of_step_2(job, lambda row: replace(row, version_segments=segments))
+    assert bool(later_scores(Changed(job, rows, {}))[0]) == is_wrong
+
+
 def test_another_later_update_is_seen(job: TrainingJob) -> None:
     """Of advantages that are not those of the logged loss."""
     rows = _of_step_2(job, lambda row: replace(row, advantage=(row.advantage or 0.0) + 0.5))
@@ -287,6 +319,143 @@ def test_an_update_with_another_option_is_seen(
     configuration["policy"][section][option] = value
     other = replace(job, configuration=configuration)
     assert updates_are_adamws(Changed(other, rows_of(job), {}))[0]
+
+
+def tokens(temperature: float, *, seed: int = 0) -> Draws:
+    """Return 400 tokens, drawn at a temperature from distributions of temperature 1."""
+    draws, random = Draws(are_all=True), np.random.default_rng(seed)
+    for place in range(400):
+        logits_V = random.normal(size=50)
+        probs_V = np.exp(logits_V / temperature)
+        token = int(random.choice(50, p=probs_V / probs_V.sum()))
+        row = LedgerRow(step=1, index=place, prompt_id=0, prompt_length=0, token_ids=(token,), loss_mask=(1,))
+        draws.see(row, 0, logits_V - np.log(np.exp(logits_V).sum()))
+    return draws
+
+
+def test_tokens_of_another_distribution_are_seen() -> None:
+    """Of another temperature they are, and tokens of their own distributions are not, with 20 seeds."""
+    assert "higher log-probability" in next(tokens(0.5).unlikely())
+    assert "lower log-probability" in next(tokens(3.0).unlikely())
+    assert not any(list(tokens(1.0, seed=seed).unlikely()) for seed in range(20))
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "said"),
+    [
+        (r"step 1/2  reward \S+", "step 1/2  reward 7", "console shows reward 7"),
+        (r"step 2/2.*\n", "", "lines of the steps [1]"),
+        (r"step 2/2", "step 2/3", "there are 3 steps"),
+        (r"accuracy \S+", "accuracy 0.750", "accuracy of 0.750"),
+        (r"\(4 held", "(5 held", "counts 5"),
+        (r"step 0 .*\n", "", "1 lines of validations"),
+    ],
+)
+def test_another_line_of_the_console_is_seen(
+    job: TrainingJob, tmp_path: Path, line: str, change: str, said: str
+) -> None:
+    """Each value, and each line that is missing."""
+    text, number = re.subn(line, change, launched(job).log_path.read_text(), count=1)
+    (tmp_path / "run.log").write_text(text)
+    evidence = Changed(job, rows_of(job), {})
+    evidence.launched = replace(launched(job), log_path=tmp_path / "run.log")
+    wrong, _, _ = console_is_the_log(evidence)
+    assert number and said in "".join(wrong), wrong
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("step", 7, "step is 7"),
+        ("seed", 7, "seed is 7"),
+        ("world_size", 2, "world_size is 2"),
+        ("metric", 0.5, "metric is 0.5"),
+        ("run_id", "other", "of another run"),
+        ("policy", {"num_updates_done": 3}, "counts 3 updates"),
+        ("parts", {"prompts": {"num_drawn": 3}}, "counts 3 prompts"),
+        ("files", {}, "is not listed"),
+        ("digests", {}, "other bytes"),
+        ("config", {}, "the run has"),
+    ],
+)
+def test_another_fact_of_a_checkpoint_is_seen(
+    job: TrainingJob, tmp_path: Path, key: str, value: Any, said: str
+) -> None:
+    """Each that follows from the run."""
+    assert job.checkpoint_dir is not None
+    shutil.copytree(job.checkpoint_dir / "step_1", tmp_path / "step_1")
+    path = tmp_path / "step_1" / "training_info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    wrong, _, _ = record_is_true(Changed(replace(job, checkpoint_dir=tmp_path), rows_of(job), {}))
+    assert said in "".join(wrong), wrong
+
+
+def test_a_checkpoint_that_should_be_kept_is_missed(job: TrainingJob, tmp_path: Path) -> None:
+    """Where the options keep all of them."""
+    assert job.checkpoint_dir is not None
+    shutil.copytree(job.checkpoint_dir / "step_2", tmp_path / "step_2")
+    wrong, _, _ = record_is_true(Changed(replace(job, checkpoint_dir=tmp_path), rows_of(job), {}))
+    assert "checkpoints of the steps [2]" in "".join(wrong), wrong
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "said"),
+    [
+        ("timing/train/generation", -1.0, "generation is -1"),
+        ("timing/train/total_step_time", 500.0, "took 1000"),
+        ("timing/validation/total_validation_time", 1e-9, "the validation took 1e-09"),
+        ("performance/samples_per_sec", 7.0, "samples_per_sec is 7"),
+        ("performance/tokens_per_sec_per_gpu", 7.0, "tokens_per_sec_per_gpu is 7"),
+    ],
+)
+def test_other_seconds_and_rates_are_seen(job: TrainingJob, tag: str, value: float, said: str) -> None:
+    """Of steps, validations and the whole run."""
+    wrong = list(times_and_parts(evidence := Changed(job, rows_of(job), {tag: value}), options_of(evidence)))
+    assert said in "".join(wrong), wrong
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("seed", 7, "seed is recorded as 7"),
+        ("policy", {"name": "hf", "model": "transformers.Other"}, "recorded as transformers.Other"),
+        ("versions", {"torch": "0.1"}, "torch is recorded as 0.1"),
+        ("argv", ["refrl", "sft"], "command is not the one"),
+        ("started_at", 12.0, "to have started at 12"),
+        ("placement", {"ranks": [{}, {}]}, "2 ranks"),
+    ],
+)
+def test_another_record_of_the_start_is_seen(
+    job: TrainingJob, tmp_path: Path, key: str, value: Any, said: str
+) -> None:
+    """Each fact that follows from the command."""
+    facts = json.loads((job.ledger_dir / "run_info.json").read_text())
+    (tmp_path / "run_info.json").write_text(json.dumps({**facts, key: value}))
+    wrong, _, _ = record_is_true(Changed(replace(job, ledger_dir=tmp_path), rows_of(job), {}))
+    assert said in "".join(wrong), wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"index": 9}, "not numbered"),
+        ({"finish_reason": "length"}, "is length after"),
+        ({"completion": "other"}, "other"),
+        ({"token_ids": [257, 61, 255, 254, 258], "prompt_length": 2}, "top-p leave out"),
+    ],
+)
+def test_another_row_of_a_validation_is_seen(
+    job: TrainingJob, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    """Its place, its end, its text and what it can have drawn."""
+    for step in (0, 2):
+        name = f"validation_data_step{step}.jsonl"
+        rows = [json.loads(line) for line in (job.ledger_dir / name).read_text().splitlines()]
+        place = next(place for place, row in enumerate(rows) if row["finish_reason"] == "stop" or step)
+        rows[place] = {**rows[place], **change} if step == 0 else rows[place]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wrong, _, _ = validations_hold(Changed(replace(job, ledger_dir=tmp_path), rows_of(job), {}))
+    assert said in "".join(wrong), wrong
 
 
 def test_a_verifier_that_failed_gives_one_reward() -> None:

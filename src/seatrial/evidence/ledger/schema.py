@@ -129,6 +129,8 @@ class LedgerRow:
     """`stop`: the last token ends the completion; `length`: a limit was reached first."""
     weight_version: int | None = None
     """Optimizer steps that the sampler's weights had seen when the completion was begun."""
+    version_segments: tuple[tuple[int, int], ...] = ()
+    """First token of the completion and version, for each version that sampled some of it; empty where one did."""
     misplaced: tuple[str, ...] = ()
     """What the reader found where nothing should be: a log-probability in the prompt or in padding."""
 

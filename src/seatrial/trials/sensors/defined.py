@@ -67,6 +67,7 @@ COMPUTED = (
     "train/weight_sync/*",
     "validation/accuracy",
     "validation/avg_length",
+    "validation/num_verifier_errors",
     "validation/reward",
     "validation/truncation_rate",
     "validation/val_loss",
@@ -83,9 +84,10 @@ def scalars_are_defined(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
     Raises:
         NotGivenError: the target gives no rows, or does not say how the run is configured.
-        BlockedError: a file cannot be read.
+        BlockedError: the log is damaged, or a file cannot be read.
     """
     options = options_of(evidence)
+    evidence.need_whole_log()
     wrong, number = [], 0
     for tag, step, value in (
         *_of_validations(evidence, options),
@@ -120,6 +122,9 @@ def _of_validations(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
             "accuracy": _mean(reward == 1.0 for reward in rewards),
             "truncation_rate": _mean(row["finish_reason"] == "length" for row in rows),
         }
+        weights = _weights_of(options) or {_verifier(options): 1.0}
+        if weights.keys() <= REWARDS.keys():
+            found["num_verifier_errors"] = float(sum(math.isnan(_earned(row, weights)) for row in rows))
         if not options.get("data.environment"):
             found["avg_length"] = _mean(len(row["token_ids"]) - row["prompt_length"] for row in rows)
         found |= _parts(rows, options)

@@ -1,11 +1,12 @@
-"""Verdict on the files of an export: as readable as its configuration, whole, and nothing left over."""
+"""Verdict on the files of an export: readable, whole, nothing left over, of the model that it was trained from."""
 
 from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.trials.run_evidence import RunEvidence
@@ -14,10 +15,17 @@ from seatrial.trials.sensors.paths import sensor
 
 READ = 0o444
 INDEX = "*.safetensors.index.json"
+SETTINGS = {
+    "config.json": ("dtype", "torch_dtype", "transformers_version", "use_cache"),
+    "generation_config.json": ("transformers_version",),
+    "tokenizer_config.json": ("tokenizer_class", "backend", "local_files_only", "is_local"),
+}
+"""Files of a model whose values training does not change, and the values that depend on what writes them."""
+TOKENIZER = "tokenizer.json"
 
 
 def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """Every file and folder of the export is readable by all who can read config.json, and none is a leftover.
+    """Every file of the export is readable by all who can read config.json, none is left over, and the settings stay.
 
     Raises:
         NotGivenError: the run exports no model, or the target does not say how the run is configured.
@@ -44,6 +52,9 @@ def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
     for path in paths:
         if path.match(INDEX):
             wrong += _lost_parts(path)
+    for name, left_out in SETTINGS.items():
+        wrong += _changed_settings(evidence.job.initial_model / name, final / name, left_out)
+    wrong += _other_tokens(evidence.job.initial_model / TOKENIZER, final / TOKENIZER)
     return wrong[:3], f"{len(paths)} files and folders, readable by {readers:o}", len(paths)
 
 
@@ -52,6 +63,57 @@ EXPORTED = sensor(
     "as config.json, no part missing",
     files_are_exported,
 )
+
+
+def _changed_settings(before: Path, after: Path, left_out: Sequence[str]) -> Iterator[str]:
+    """Yield numbers, texts and flags of a file of the initial model that the export has otherwise, and lost ids.
+
+    What writes a file may write a value under another name, or leave it out where it is the default.
+
+    Raises:
+        BlockedError: a file cannot be read.
+    """
+    if not before.exists():
+        return
+    if not after.exists():
+        yield f"{after.name} is missing"
+        return
+    old, new = _values(before), _values(after)
+    for key, value in old.items():
+        is_id = key.endswith("_token_id")
+        if key in left_out or key.startswith("_") or not (is_id or isinstance(value, (int, float, str))):
+            continue
+        if (key in new or is_id) and new.get(key) != value:
+            yield f"{key} of {after.name} is {str(new.get(key))[:40]}, the model has {str(value)[:40]}"
+
+
+def _other_tokens(before: Path, after: Path) -> Iterator[str]:
+    """Yield that the export's tokenizer has other tokens than the initial model's.
+
+    Raises:
+        BlockedError: a file cannot be read.
+    """
+    if not (before.exists() and after.exists()):
+        return
+    old, new = _values(before), _values(after)
+    if new.get("model", {}).get("vocab") != old.get("model", {}).get("vocab"):
+        yield f"{after.name} has another vocabulary than the model's"
+    ids = [{one["content"]: one["id"] for one in of.get("added_tokens", ())} for of in (old, new)]
+    if ids[0] != ids[1]:
+        yield f"{after.name} has the added tokens {str(ids[1])[:40]}, the model has {str(ids[0])[:40]}"
+
+
+def _values(path: Path) -> dict[str, Any]:
+    """Return a file's object.
+
+    Raises:
+        BlockedError: it cannot be read.
+    """
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BlockedError(f"{path} cannot be read: {error}") from error
+    return found
 
 
 def _lost_parts(index: Path) -> Iterator[str]:

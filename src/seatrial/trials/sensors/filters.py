@@ -113,6 +113,11 @@ def _too_long(row: LedgerRow, options: Mapping[str, Any]) -> Iterator[str]:
     for name, length in limits.items():
         if options[name] is not None and length > options[name]:
             yield f"has {length} tokens, more than {name}={options[name]}"
+    reached = {"policy.max_total_sequence_length", "policy.generation.max_new_tokens"}
+    if row.finish_reason != "length" or options["data.environment"]:
+        return
+    if all(options[name] != limits[name] for name in reached):
+        yield f"is cut after {limits['policy.generation.max_new_tokens']} tokens, and no limit is reached"
 
 
 def _sampled_in_vain(evidence: RunEvidence, step: int, options: Mapping[str, Any]) -> Iterator[str]:

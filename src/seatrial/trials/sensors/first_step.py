@@ -22,7 +22,7 @@ from seatrial.relations import oracles
 from seatrial.relations.oracles.options import loss_spec
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
-from seatrial.trials.sensors.draws import Draws
+from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of, updates_of
 from seatrial.trials.sensors.paths import by_step, model_facts
 from seatrial.trials.sensors.scalars import BUILT_IN, counts_of, loss_of
@@ -103,12 +103,13 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
         BlockedError: the model cannot be read.
     """
     options, rows = _step_1(evidence)
-    draws = Draws()
+    draws = Draws(are_all=are_all_drawn(rows, options, evidence.job.precision))
     found = compare_scores(_model(evidence, options), rows, options, evidence.job.precision, draws=draws)
     wrong = [
         *_rounded(rows),
         *draws.too_many(),
         *draws.alike(),
+        *draws.unlikely(),
         *_unlike_the_reference(rows, options),
         *found.wrong,
     ]
@@ -143,14 +144,14 @@ def compare_scores(
         bounds["generation_logprobs"] = max(own, AGREEMENT[precision].token)
     wrong, largest, number = [], 0.0, 0
     for row in rows:
-        for place, scaled_V in _scaled(model, row, options):
+        for place, scaled_V in scaled_logits(model, row, options):
             size = _kept_size(row, place)
             token = row.sampled_ids[place]
             number += 1
             at = f"{row.where()} token {place}"
             if draws is not None:
-                draws.see(row, place, _logprobs(scaled_V, row, place))
-                wrong += [f"{at} {what}" for what in _not_drawn(scaled_V, token, size, options, precision)]
+                draws.see(row, place, logprobs_of(scaled_V, row, place))
+                wrong += [f"{at} {what}" for what in not_drawn(scaled_V, token, size, options, precision)]
             if size is None and is_filtered(options):
                 continue  # how many tokens were left is not written
             score = _score(scaled_V, token, size)
@@ -165,7 +166,7 @@ def compare_scores(
     return Compared(wrong, largest, number)
 
 
-def _not_drawn(
+def not_drawn(
     scaled_V: Array, token: int, size: int | None, options: Mapping[str, Any], precision: str
 ) -> Iterator[str]:
     """Yield why a token cannot have been drawn as configured."""
@@ -252,7 +253,9 @@ def recompute(
     spec = loss_spec(options)
     logprobs, entropies, distributions = [], [], []
     for row in rows:
-        kept = {place: _logprobs(scaled, row, place) for place, scaled in _scaled(model, row, options)}
+        kept = {
+            place: logprobs_of(scaled, row, place) for place, scaled in scaled_logits(model, row, options)
+        }
         length = len(row.sampled_ids)
         distributions.append(kept)
         old = row.prev_logprobs or ()
@@ -332,12 +335,7 @@ def _temperature(options: Mapping[str, Any]) -> float:
     return float(options["policy.generation.temperature"])
 
 
-def is_filtered(options: Mapping[str, Any]) -> bool:
-    """Return whether top-k or top-p leave tokens out."""
-    return options["policy.generation.top_k"] is not None or options["policy.generation.top_p"] < 1.0
-
-
-def _scaled(model: Model, row: LedgerRow, options: Mapping[str, Any]) -> Iterator[tuple[int, Array]]:
+def scaled_logits(model: Model, row: LedgerRow, options: Mapping[str, Any]) -> Iterator[tuple[int, Array]]:
     """Yield the place of each training token of a row with the logits that predict it, divided by the temperature."""
     mask = mask_of(row)
     if not any(mask):
@@ -352,7 +350,7 @@ def _kept_size(row: LedgerRow, place: int) -> int | None:
     return None if row.kept_support_sizes is None else row.kept_support_sizes[place]
 
 
-def _logprobs(scaled_V: Array, row: LedgerRow, place: int) -> Array:
+def logprobs_of(scaled_V: Array, row: LedgerRow, place: int) -> Array:
     """Return logprobs_V of the distribution that a token was drawn from; -inf where a filter left a token out."""
     size = _kept_size(row, place)
     if size is not None:

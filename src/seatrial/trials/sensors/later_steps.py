@@ -7,14 +7,18 @@ with. Nothing of the stack is used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
-from seatrial.trials.sensors.draws import Draws
-from seatrial.trials.sensors.first_step import compare_scores, compare_update, is_filtered
+from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
+from seatrial.trials.sensors.first_step import (
+    compare_scores,
+    compare_update,
+)
 from seatrial.trials.sensors.options import options_of, steps_of
 from seatrial.trials.sensors.paths import model_facts
 from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_steps
@@ -31,14 +35,19 @@ def later_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """
     options, precision = options_of(evidence), evidence.job.precision
     models = SavedModels(evidence, options)
-    wrong, largest, number, draws = [], 0.0, 0, Draws()
-    for step, rows in _later(evidence, models):
+    later = [(step, rows) for step, rows in steps_of(evidence).items() if step > 1]
+    every = [row for _, rows in later for row in rows]
+    draws = Draws(are_all=are_all_drawn(every, options, precision))
+    wrong, largest, number = [], 0.0, 0
+    for step, rows in later:
         for at, columns, chosen in _asked(step, rows, models, options):
             seen = draws if SAMPLED in columns else None
             found = compare_scores(models.at(at), chosen, options, precision, columns, seen)
             wrong += found.wrong
             largest, number = max(largest, found.largest), number + found.number * len(columns)
-    wrong = [*draws.too_many(), *draws.alike(), *wrong]
+    if not number:
+        raise NotGivenError("no step follows a saved one")
+    wrong = [*draws.too_many(), *draws.alike(), *draws.unlikely(), *wrong]
     return wrong[:3], f"{number} log-probabilities, at most {largest:.2g} nats apart", number
 
 
@@ -64,15 +73,30 @@ def _asked(
     What top-k and top-p leave is the sampler's choice, which other weights do not make again.
     """
     filtered = is_filtered(options)
-    own = [row for row in rows if row.weight_version == step - 1]
-    others = [row for row in rows if row.weight_version != step - 1]
+    own = [row for row in rows if row.weight_version == step - 1 and not row.version_segments]
+    others = [row for row in rows if row.weight_version != step - 1 or row.version_segments]
     sampled = (SAMPLED,) if models.are_the_samplers else ()
-    yield step - 1, ("prev_logprobs", *sampled), own
+    if step - 1 in models.steps:
+        yield step - 1, ("prev_logprobs", *sampled), own
     if not filtered:
-        yield step - 1, ("prev_logprobs",), others
+        if step - 1 in models.steps:
+            yield step - 1, ("prev_logprobs",), others
         yield 0, ("reference_logprobs",), [row for row in rows if row.reference_logprobs]
-    for version in sorted({row.weight_version or 0 for row in others} & models.steps) if sampled else ():
-        yield version, sampled, [row for row in others if row.weight_version == version]
+    parts = [part for row in others for part in _by_version(row)] if sampled else []
+    for version in sorted({part.weight_version or 0 for part in parts} & models.steps):
+        yield version, sampled, [part for part in parts if part.weight_version == version]
+
+
+def _by_version(row: LedgerRow) -> Iterator[LedgerRow]:
+    """Yield a row once for each version that sampled some of it, with these tokens alone in the loss."""
+    if not row.version_segments:
+        yield row
+        return
+    start, mask = row.prompt_length or 0, row.loss_mask or ()
+    ends = [*(first for first, _ in row.version_segments[1:]), len(row.sampled_ids)]
+    for (first, version), end in zip(row.version_segments, ends, strict=True):
+        kept = tuple(on if first <= place - start < end else 0 for place, on in enumerate(mask))
+        yield replace(row, loss_mask=kept, weight_version=version)
 
 
 class SavedModels:
@@ -101,11 +125,8 @@ class SavedModels:
             for step in saved_steps(job.checkpoint_dir, job.checkpoint_form)
         }
         self.steps = frozenset({0, *self._places})
-        in_flight = (f"grpo.async_grpo.{name}" for name in ("enabled", "in_flight_weight_updates"))
-        self.are_the_samplers = job.precision == options["policy.precision"] and not all(
-            map(options.get, in_flight)
-        )
-        """Whether each row is drawn with the weights of one step: not rounded to int8, and not changed within a row."""
+        self.are_the_samplers = job.precision == options["policy.precision"]
+        """Whether each token is drawn with the weights of one step, not rounded to int8."""
         self._held: dict[int, Mapping[str, StoredTensor]] = {}
 
     def at(self, step: int) -> Decoder:

@@ -20,6 +20,7 @@ def facts_of(job: TrainingJob) -> LedgerFacts:
     """Return what a training job declares of its rows."""
     advantage = job.advantage
     allowed = job.max_verifier_error_share
+    ends = job.configuration.get("policy", {}).get("generation", {}).get("stop_token_ids")
     return LedgerFacts(
         num_steps=job.num_steps,
         num_rows_per_step=job.num_rows_per_step,
@@ -29,6 +30,7 @@ def facts_of(job: TrainingJob) -> LedgerFacts:
         vocabulary_size=job.vocabulary_size,
         max_verifier_error_share=LedgerFacts.max_verifier_error_share if allowed is None else allowed,
         byte_level=job.byte_level,
+        end_ids=None if ends is None else frozenset(ends),
         verifier=job.verifier,
         max_lag=None if job.max_lag is None else job.max_lag * job.num_updates_per_step,
         lag_is_exact=job.lag_is_exact,

@@ -78,6 +78,7 @@ def updates_are_adamws(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """
     options, job = options_of(evidence), evidence.job
     evidence.need("checkpoints")
+    evidence.need_whole_log()
     if job.checkpoint_dir is None or job.num_updates_per_step != 1:
         raise NotGivenError("the state before and after each update is not saved")
     if job.backend == "megatron":

@@ -65,6 +65,13 @@ def run_facts(evidence: RunEvidence) -> dict[str, Any]:
     return found
 
 
+def first_step_of_command(evidence: RunEvidence) -> int:
+    """Return the first step that the last start of a run takes: after the one that it records to resume from."""
+    attempts = run_facts(evidence).get("attempts") or [{}]
+    resumed_from = attempts[-1].get("resumed_from")
+    return evidence.job.first_step if resumed_from is None else int(resumed_from) + 1
+
+
 def by_step(evidence: RunEvidence, tag: str) -> Mapping[int, float]:
     """Return the values of a series by step; none where it was not logged."""
     series = evidence.series(tag)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from seatrial.trials.base import Claim
+from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.defined import DEFINED
 from seatrial.trials.sensors.exported import EXPORTED
 from seatrial.trials.sensors.filters import rows_are_filtered
 from seatrial.trials.sensors.first_step import drawn_as_configured, first_update
+from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
 from seatrial.trials.sensors.paths import sensor
 from seatrial.trials.sensors.prompts import PROMPTS
 from seatrial.trials.sensors.record import record_is_whole
+from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.trials.sensors.scalars import scalars_follow
 
 SCALARS = sensor(
@@ -55,6 +58,9 @@ RECOMPUTED = (
     PROMPTS,
     RECORD,
     EXPORTED,
+    HELD_OUT_ROWS,
+    CONSOLE,
+    RECORD_TRUE,
 )
 """Every such check, in order."""
 
@@ -77,4 +83,13 @@ RECOMPUTED_CLAIMS = (
         verdicts=(DEFINED.name,),
     ),
     Claim(text="the run records its whole configuration", verdicts=(RECORD.name,)),
+    Claim(
+        text="validations take place when they are due, and draw as configured",
+        verdicts=(HELD_OUT_ROWS.name,),
+    ),
+    Claim(text="the console shows what is logged", verdicts=(CONSOLE.name,)),
+    Claim(
+        text="the run records truly how it began, and what its checkpoints hold", verdicts=(RECORD_TRUE.name,)
+    ),
+    Claim(text="the export keeps the model's settings and tokenizer", verdicts=(EXPORTED.name,)),
 )

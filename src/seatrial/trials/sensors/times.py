@@ -11,7 +11,7 @@ from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations.measures.rates import RATES
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.options import steps_of
-from seatrial.trials.sensors.paths import by_step
+from seatrial.trials.sensors.paths import by_step, first_step_of_command
 
 RATE = 1e-4
 """Relative difference of a rate: of scalars logged in float32."""
@@ -19,12 +19,14 @@ SLACK = 1e-3
 """Seconds by which the phases of a step may exceed it, in rounding."""
 OUTSIDE = ("total_step_time", "checkpointing", "reward_calculation/")
 """Phases, or their beginnings, that are not part of a step, or part of another phase."""
+PER_GPU = "_per_gpu"
+"""After the name of a rate of one device; a process has one."""
 TIMEOUT = 0.05
 """Least seconds that a verifier takes until it is given up."""
 
 
 def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the seconds, rates and parts of a verifier of every step.
+    """Yield what is wrong with the seconds, rates and parts of a verifier of every step, and the run's seconds.
 
     Raises:
         NotGivenError: an option or the rows are not given.
@@ -33,6 +35,7 @@ def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
         _logged(evidence, prefix) for prefix in ("timing/train/", "performance/", "train/verifier/")
     )
     has_parts = any(name.startswith("data.verifiers.") for name in options)
+    yield from _too_many_seconds(evidence, timed)
     for step, rows in steps_of(evidence).items():
         seconds = timed[step]
         if seconds:
@@ -42,6 +45,26 @@ def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
             # Rows of an asynchronous step are judged before it, with those of later steps.
             num_rows = math.inf if options["grpo.async_grpo.enabled"] else len(rows)
             yield from _wrong_parts(parts[step], seconds, step, num_rows)
+
+
+def _too_many_seconds(evidence: RunEvidence, timed: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+    """Yield that steps and validations took longer than the run, or that a phase of a validation did than all of it."""
+    held = _logged(evidence, "timing/validation/")
+    total, first = 0.0, first_step_of_command(evidence)
+    for step, seconds in held.items():
+        whole = seconds.get("total_validation_time", math.nan)
+        for name, value in seconds.items():
+            # Parts of a verifier are summed over processes.
+            if not (0 <= value <= whole + SLACK or name.startswith(OUTSIDE)):
+                yield f"step {step}: timing/validation/{name} is {value:.4g}, the validation took {whole:.4g} s"
+        total += whole if step >= first or first == 1 else 0.0
+    for step, phases in timed.items():
+        for name, value in phases.items():
+            if not value >= 0:
+                yield f"step {step}: timing/train/{name} is {value:.4g}"
+        total += phases.get("total_step_time", 0.0) if step >= first else 0.0
+    if not total <= evidence.launched.seconds + SLACK:
+        yield f"steps and validations took {total:.4g} s, the run {evidence.launched.seconds:.4g} s"
 
 
 def _logged(evidence: RunEvidence, prefix: str) -> Mapping[int, dict[str, float]]:
@@ -73,12 +96,15 @@ def _wrong_rates(
 ) -> Iterator[str]:
     sampled = float(sum(sum(map(len, row.turns)) for row in rows))
     tokens = sampled + sum(row.prompt_length or 0 for row in rows)
-    counts = {"sampled": sampled, "tokens": tokens}
+    counts = {"rows": float(len(rows)), "sampled": sampled, "tokens": tokens}
     for name, (of, phase) in RATES.items():
-        if of in counts and name in rates and seconds.get(phase):
-            right = counts[of] / seconds[phase]
-            if not math.isclose(rates[name], right, rel_tol=RATE):
-                yield f"step {step}: performance/{name} is {rates[name]:.6g}, rows and seconds give {right:.6g}"
+        if not seconds.get(phase):
+            continue
+        right = counts[of] / seconds[phase]
+        for tag in (name, f"{name}{PER_GPU}"):
+            logged = rates.get(tag, math.nan)
+            if not math.isclose(logged, right, rel_tol=RATE) and (tag in rates or tag == name):
+                yield f"step {step}: performance/{tag} is {logged:.6g}, rows and seconds give {right:.6g}"
 
 
 def _wrong_parts(

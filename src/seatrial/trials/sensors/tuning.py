@@ -17,13 +17,17 @@ from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations.oracles.options import learning_rate
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.decoder import Decoder
 from seatrial.trials.sensors.defined import DEFINED
+from seatrial.trials.sensors.exported import EXPORTED
 from seatrial.trials.sensors.first_step import GRADIENT, LOSS
+from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.later_steps import SavedModels
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of
 from seatrial.trials.sensors.paths import by_step, sensor
 from seatrial.trials.sensors.prompts import PROMPTS, validation_rows
+from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.trials.sensors.scalars import ROUNDING
 
 COUNTED = "sft: scalars of every step follow from its answers"
@@ -38,6 +42,7 @@ def answers_are_counted(evidence: RunEvidence) -> tuple[list[str], str, int]:
         NotGivenError: the target does not say how the run is configured, or gives no rows.
     """
     options = options_of(evidence)
+    evidence.need_whole_log()
     wrong, number = [], 0
     steps = _steps(evidence)
     for step, rows in steps.items():
@@ -71,9 +76,10 @@ def answers_are_learned(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
     Raises:
         NotGivenError: the model is not computed again, or adapters train.
-        BlockedError: a checkpoint or a model cannot be read.
+        BlockedError: the log is damaged, or a checkpoint or a model cannot be read.
     """
     options = options_of(evidence)
+    evidence.need_whole_log()
     models, precision = SavedModels(evidence, options), options["policy.precision"]
     wrong, number, seen = [], 0, []
     for step, rows in _steps(evidence).items():
@@ -98,9 +104,10 @@ def held_out_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
 
     Raises:
         NotGivenError: the model is not computed again, or answers are not what is learned.
-        BlockedError: a file cannot be read.
+        BlockedError: the log is damaged, or a file cannot be read.
     """
     options = options_of(evidence)
+    evidence.need_whole_log()
     models, precision = SavedModels(evidence, options), options["policy.precision"]
     trained = [row for rows in _steps(evidence).values() for row in rows]
     if any(row.completion != row.answer for row in trained) or not evidence.job.byte_level:
@@ -126,6 +133,10 @@ TUNED = (
     sensor(COUNTED, "the answer's tokens and the schedule", answers_are_counted),
     sensor(LEARNED, "of the saved weights", answers_are_learned),
     sensor(HELD_OUT, "of the saved weights", held_out_loss),
+    HELD_OUT_ROWS,
+    EXPORTED,
+    CONSOLE,
+    RECORD_TRUE,
 )
 """Every check of a run of fine-tuning that computes again what it logged, in order."""
 

@@ -71,7 +71,19 @@ def read(files: Sequence[Path], options: ReadOptions) -> list[LedgerRow]:
 def _row(row: Mapping[str, Any]) -> LedgerRow:
     cells: dict[str, Any] = {column: required(row, column, integer) for column in _ALWAYS}
     cells.update((column, optional(row, column, cell)) for column, cell in _COLUMNS.items())
-    return LedgerRow(**cells)
+    return LedgerRow(**cells, version_segments=optional(row, "weight_version_segments", _pairs) or ())
+
+
+def _pairs(value: Any) -> tuple[tuple[int, int], ...]:
+    """Return pairs of whole numbers.
+
+    Raises:
+        ValueError: it is no list of them.
+    """
+    found = [integers(pair) for pair in value] if isinstance(value, list) else None
+    if found is None or any(len(pair) != 2 for pair in found):
+        raise ValueError(f"{str(value)[:40]} is no list of pairs")
+    return tuple((pair[0], pair[1]) for pair in found)
 
 
 _VALIDATION_FILE = re.compile(r"validation_data_step(\d+)\.jsonl")

@@ -1,0 +1,76 @@
+"""Verdict on the console: each line of a step or a validation shows what the run logs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+from seatrial.errors import BlockedError
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.options import options_of
+from seatrial.trials.sensors.paths import by_step, first_step_of_command, sensor
+from seatrial.trials.sensors.prompts import validation_rows
+
+STEP = re.compile(r"step +(\d+)/(\d+)  (\S+ \S+(?:  \S+ \S+)*)")
+"""`step 3/60  reward 0.412  loss 0.0123`."""
+VALIDATION = re.compile(r"step (\d+)  validation accuracy (\S+) \((\d+) held-out prompts\)")
+OTHER_NAMES = {"seconds": "timing/train/total_step_time"}
+"""Series by the name that the console has for them, where it is not that of `train/`."""
+DIGITS = 5.1e-4
+"""Relative difference of a number from its four digits."""
+THOUSANDTH = 5.1e-4
+"""The same of a number with three digits behind the point, absolute."""
+
+
+def console_is_the_log(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Every step and every validation has its line, once, with the logged values.
+
+    Raises:
+        NotGivenError: the target does not say how the run is configured.
+        BlockedError: the console's output or the log cannot be read.
+    """
+    options_of(evidence)
+    evidence.need_whole_log()
+    path = evidence.launched.log_path
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise BlockedError(f"{path}: {error.strerror}") from error
+    steps = [match for match in map(STEP.fullmatch, lines) if match]
+    validations = [match for match in map(VALIDATION.fullmatch, lines) if match]
+    job, first = evidence.job, first_step_of_command(evidence)
+    numbers = [int(match[1]) for match in steps]
+    wrong = []
+    if numbers != list(range(first, job.num_steps + 1)):
+        wrong.append(f"the console has lines of the steps {numbers}")
+    for match in steps:
+        wrong += _wrong_values(
+            evidence, int(match[1]), dict(part.split(" ") for part in match[3].split("  "))
+        )
+        if int(match[2]) != job.num_steps:
+            wrong.append(f"step {match[1]}: the console says that there are {match[2]} steps")
+    held_out, logged = validation_rows(evidence), by_step(evidence, "validation/accuracy")
+    due = [step for step in logged if step >= first or first == 1]
+    if [int(match[1]) for match in validations] != due:
+        wrong.append(f"the console has {len(validations)} lines of validations, logged are the steps {due}")
+    for match in validations:
+        step = int(match[1])
+        if not abs(float(match[2]) - logged.get(step, math.nan)) <= THOUSANDTH:
+            wrong.append(f"step {step}: the console shows a validation accuracy of {match[2]}")
+        if int(match[3]) != len(held_out.get(step, ())):
+            wrong.append(f"step {step}: the console counts {match[3]} held-out prompts")
+    number = len(steps) + len(validations)
+    return wrong[:3], f"{len(steps)} steps and {len(validations)} validations", number
+
+
+CONSOLE = sensor(
+    "console: every step and validation has its line", "with the logged values", console_is_the_log
+)
+
+
+def _wrong_values(evidence: RunEvidence, step: int, shown: Mapping[str, str]) -> Iterator[str]:
+    for name, text in shown.items():
+        value = by_step(evidence, OTHER_NAMES.get(name, f"train/{name}")).get(step, math.nan)
+        if not math.isclose(float(text), value, rel_tol=DIGITS):
+            yield f"step {step}: the console shows {name} {text}, logged is {value:.7g}"
