@@ -35,6 +35,8 @@ PRELOAD = (
 """What the server imports; it leaves out a module whose package is not installed."""
 
 Main = Callable[[Sequence[str]], None]
+Command = Callable[[Sequence[str]], int | None]
+"""The function of a command, which returns its exit status; None: 0."""
 
 
 def launch_ranks(main: Main, words: Sequence[str], cluster: ClusterConfig) -> None:
@@ -55,7 +57,9 @@ def launch_ranks(main: Main, words: Sequence[str], cluster: ClusterConfig) -> No
         launcher.launch(words, cluster, command=command, start=functools.partial(_ForkedRank, main, words))
 
 
-def run_forked(main: Callable[[Sequence[str]], int], words: Sequence[str], seconds: float) -> tuple[int, str]:
+def run_forked(
+    main: Command, words: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Run a command in a process that the server forks; return its exit status and its output.
 
     The command forks its ranks from that process.
@@ -64,6 +68,7 @@ def run_forked(main: Callable[[Sequence[str]], int], words: Sequence[str], secon
         main: the command's function.
         words: its arguments.
         seconds: time limit.
+        variables: its environment; None: this process's.
 
     Raises:
         TimeoutError: it took longer, and was killed.
@@ -71,7 +76,7 @@ def run_forked(main: Callable[[Sequence[str]], int], words: Sequence[str], secon
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
     with tempfile.NamedTemporaryFile() as output:
-        given = (main, words, dict(os.environ), output.name)
+        given = (main, words, dict(os.environ if variables is None else variables), output.name)
         process = context.Process(target=_run_command, args=given)
         process.start()
         process.join(seconds)
@@ -83,7 +88,7 @@ def run_forked(main: Callable[[Sequence[str]], int], words: Sequence[str], secon
 
 
 def _run_command(
-    main: Callable[[Sequence[str]], int],
+    main: Command,
     words: Sequence[str],
     environment: Mapping[str, str],
     output: str,
@@ -102,12 +107,12 @@ def _run_command(
     _exit_with(main, words)
 
 
-def _exit_with(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> NoReturn:
+def _exit_with(main: Command, words: Sequence[str]) -> NoReturn:
     sys.exit(main(words))
 
 
 def _rank_of_command(
-    main: Callable[[Sequence[str]], int],
+    main: Command,
     number: int,
     command: Sequence[str],
     environment: Mapping[str, str],
