@@ -23,12 +23,14 @@ print("\\n" + json.dumps([verdict.outcome.value, verdict.details.get("laws_broke
 VARIABLES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 IN_FOLDER = """
 import os, sys
-os.chdir(sys.argv.pop(1))
-sys.path.insert(0, os.getcwd())
+if __name__ == "__main__":  # not in ranks that a server forks, which import this
+    os.chdir(sys.argv.pop(1))
+    sys.path.insert(0, os.getcwd())
 """
 COMMAND = """
 from seatrial.cli import main
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
 """
 
 
