@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Processes that run tests; their packages take a second core where one waits.
-WORKERS ?= 2
+# Processes that run tests. Two leave a third of two cores idle: many tests wait for a process, a lock or a time limit.
+WORKERS ?= 3
 
 .PHONY: trial test nightly test-affected lint docs clean
 .DELETE_ON_ERROR:

@@ -9,8 +9,8 @@ from seatrial.faults.claims import FaultyRun, faulty_runs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 
-ON_EVERY_COMMIT = {("grpo-smoke", "padding-seen-in-prefill"), ("grpo-lora", "reference-with-adapters")}
-"""Quick ones, of a recipe's inputs and of a check; the others run at night."""
+ON_EVERY_COMMIT = {("grpo-smoke", "padding-seen-in-prefill")}
+"""A quick one; the others run at night."""
 IN_OTHER_ENVIRONMENTS = ("generation-vllm", "parallel-ray-dp2")
 """tests/peers/test_vllm.py and tests/peers/ray_ranks_flow.py run these."""
 

@@ -70,6 +70,7 @@ def test_a_disk_that_fills_up_in_the_training_process_is_blocked(tmp_path: Path,
     assert "free space" in ended.reason
 
 
+@pytest.mark.nightly
 def test_ctrl_c_in_mid_run_leaves_no_orphan(tmp_path: Path, tiny_model: Path) -> None:
     """Exit 130; the training process is gone; results.json is valid."""
     process = subprocess.Popen(

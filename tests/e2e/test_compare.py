@@ -127,7 +127,7 @@ def test_a_new_failure_a_fixed_one_and_what_was_broken_before(
     assert before[2][:12] in report
     assert (path / "junit.xml").is_file()
 
-    ran, results = compared("HEAD", "HEAD~2")
+    ran, results = compared("HEAD", "HEAD~2", "--seeds", "1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert of_kind(results, FIXED) >= {FINITE, MOVED}
     assert of_kind(results, BROKE) == set()
@@ -137,7 +137,7 @@ def test_a_new_failure_a_fixed_one_and_what_was_broken_before(
         "- {trial: sft-smoke, verdict: '*', reason: issue 7, until: 2999-12-31}\n"
         "- {trial: arch-moe, reason: issue 8, until: 2999-12-31}\n"
     )
-    ran, results = compared("HEAD~1", "HEAD", "--quarantine", str(file))
+    ran, results = compared("HEAD~1", "HEAD", "--seeds", "1", "--quarantine", str(file))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert of_kind(results, BROKE) == broken
     assert "entry 2 (arch-moe: *) matches no failure; remove it (issue 8)" in ran.stdout

@@ -29,9 +29,8 @@ ON_EVERY_COMMIT = (
     "loss-nan-at-step-2",
     "rewards-shifted-between-rows",
     "log-truncated",
-    "refrl-from-another-path",
 )
-"""One of what is logged, of what is trained on, of the evidence, and of the place that the code came from."""
+"""One of what is logged, of what is trained on, and of the evidence."""
 
 
 def planted(fault_id: str, tmp_path: Path) -> ReferenceTarget:

@@ -150,6 +150,7 @@ def test_two_trials_at_once_pass_on_devices_of_their_own(stack: Path) -> None:
     assert "sft-smoke" in (path / "report.html").read_text()
 
 
+@pytest.mark.nightly
 def test_an_interruption_ends_every_job_and_a_resume_takes_up_the_rest(
     stack: Path, started: Callable[..., subprocess.Popen[str]]
 ) -> None:

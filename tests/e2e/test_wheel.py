@@ -95,6 +95,7 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path, repository: Pat
     assert sorted(files - packed) == []
 
 
+@pytest.mark.nightly
 def test_level_0_passes(run: Run) -> None:
     """The main job, with everything it needs found in the package."""
     ran = run("-m", "seatrial", "run", "--level", "0", "--output", "trial")

@@ -13,6 +13,8 @@ HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 
 def main(python: str, address: str, *words: str) -> int:
     """Ask for a process, hand signals on, and end as it does."""
+    if words[:1] == ("-u",):  # of torchrun: what is written reaches its reader at the end, if not before
+        words = words[1:]
     if words[:1] != ("-m",) or words[1].partition(".")[0] not in OURS:
         os.execv(python, [python, *words])
     files = _inherited()

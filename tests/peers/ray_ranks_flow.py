@@ -14,12 +14,18 @@ from typing import Any
 import psutil
 import pytest
 import ray
+import torch
 from ray.cluster_utils import Cluster
 from tests.faulty_trials import failed_checks
 
-from refrl.config import ClusterConfig, ConfigError
+from refrl.config import ClusterConfig, ConfigError, PolicyConfig, validate_config
+from refrl.generation.base import Generator, SamplingParams
+from refrl.generation.process import GeneratorLostError, ProcessGenerator
+from refrl.models.tiny import TinyModelSpec, make_model
+from refrl.models.tokenization import make_byte_tokenizer
 from refrl.runtime import launcher
 from refrl.runtime.launcher import RankError, launch
+from refrl.training.build_generation import build_generator
 from seatrial.evidence.read import read_logs
 from seatrial.faults.claims import FaultyRun, faulty_runs
 from seatrial.relations.engine import run_relation
@@ -186,7 +192,7 @@ def test_too_many_ranks_are_refused_at_once(script: Path) -> None:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a tiny model."""
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    subprocess.run([sys.executable, "-m", "refrl", "make-model", "--output", str(folder)], check=True)
+    make_model(TinyModelSpec(), folder)
     return folder
 
 
@@ -228,6 +234,29 @@ def same(one: Path, other: Path, but: Sequence[str] = ()) -> None:
     assert mine.keys() == theirs.keys()
     assert len(mine["log"]) > 5
     assert [name for name in mine if name not in but and mine[name] != theirs[name]] == []
+
+
+def test_an_engine_in_an_actor_samples_as_one_in_this_process(model: Path, address: str) -> None:
+    """Bit for bit; an engine whose process is killed is lost."""
+    params = SamplingParams(max_new_tokens=6, temperature=0.7, top_p=0.9, stop_token_ids=(0,))
+    sizes = {"train_global_batch_size": 4, "train_micro_batch_size": 4, "max_total_sequence_length": 32}
+
+    def engine(placement: str) -> Generator:
+        generation = {"colocated": {"enabled": False}, "placement": placement}
+        values = {"model_name": str(model), **sizes, "generation": generation}
+        config = validate_config(PolicyConfig, values, source="test")
+        return build_generator(config, make_byte_tokenizer(), device=torch.device("cpu"))
+
+    def sample(generator: Generator) -> list[tuple[Any, ...]]:
+        rows = generator.generate([[65, 66, 67], [68]], params, torch.Generator().manual_seed(3))
+        return [(row.ids, row.logprobs, row.finish_reason) for row in rows]
+
+    actor = engine("ray")
+    assert isinstance(actor, ProcessGenerator)
+    assert sample(actor) == sample(engine("inline"))
+    os.kill(actor.link.pid, signal.SIGKILL)
+    with pytest.raises(GeneratorLostError):
+        sample(actor)
 
 
 SFT, GRPO = ("sft", "sft-resume-diamond"), ("grpo", "grpo-smoke")

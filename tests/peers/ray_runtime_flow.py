@@ -14,7 +14,6 @@ import pytest
 from ray.cluster_utils import Cluster
 
 NUM_STEPS = 12
-NIGHTLY = pytest.mark.skipif("NIGHTLY" not in os.environ, reason="takes a minute: for the night")
 PATIENCE = 900
 """Seconds: on a busy machine a cluster alone takes minutes to start."""
 WORDS = (
@@ -68,7 +67,7 @@ def fates(folder: Path) -> list[dict[str, Any]]:
     "act",
     [
         pytest.param(["--kill", "generation/1"], id="kill"),
-        pytest.param(["--pause", "generation/1", "--for", "60"], id="pause", marks=NIGHTLY),
+        pytest.param(["--pause", "generation/1", "--for", "60"], id="pause"),
     ],
 )
 def test_a_run_over_two_nodes_goes_on_without_an_actor(
@@ -115,7 +114,6 @@ def test_a_run_over_two_nodes_goes_on_without_an_actor(
     assert psutil.wait_procs(actors, timeout=60)[1] == []
 
 
-@NIGHTLY
 def test_the_loss_of_the_only_actor_ends_the_run_and_its_own_cluster(model: Path, tmp_path: Path) -> None:
     """Within the deadline, in words that name it; nothing of the cluster is left, neither a process nor its folder."""
     words = ["--kill", "generation/0", "--at-step", "2", "--log", f"{tmp_path}/logs", "--within", "30", "--"]
@@ -136,7 +134,6 @@ def test_the_loss_of_the_only_actor_ends_the_run_and_its_own_cluster(model: Path
     assert not left
 
 
-@NIGHTLY
 def test_rows_are_those_of_engines_in_processes(model: Path, tmp_path: Path) -> None:
     """Bit for bit, on a cluster that the run begins and ends."""
     for place in ("ray", "process"):

@@ -1,13 +1,12 @@
 """What `seatrial new adapter` writes for a stack runs at once where that stack is installed."""
 
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.peers.making import PEERS
-from tests.peers.wild.runner import ROOT, layer
+from tests.peers.patched import run_seatrial
+from tests.peers.wild.runner import layer
 
 from seatrial.cli import main
 
@@ -29,15 +28,8 @@ def test_an_adapter_is_held_to_the_relations_as_it_is_written(
     """With no unexpected failure, and something that passes; without a release on the environment's own."""
     python = peer_python(name)
     assert main(["new", "adapter", stack, "--output", str(tmp_path)]) == 0
-    layers = [] if release is None else [str(layer(python, PEERS / "layers", [release]))]
-    places = [*layers, str(ROOT / "src")]
-    ran = subprocess.run(
-        [str(python), "-m", "seatrial", "relations", f"my_{stack}:My{stack.capitalize()}", "--seed", "0"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    layers = [] if release is None else [layer(python, PEERS / "layers", [release])]
+    words = ("relations", f"my_{stack}:My{stack.capitalize()}", "--seed", "0")
+    ran = run_seatrial(python, tmp_path, *words, paths=layers)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     assert f"Pass          R12.{'window' if stack == 'trl' else 'loss'}" in ran.stdout

@@ -1,15 +1,13 @@
 """`peft` and `accelerate`: their adapters run on the installed releases, and nothing fails that is not declared."""
 
 import json
-import os
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.peers.patched import run_in, run_seatrial
 
-ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("lora", "lora-dora", "lora-plus")
 """Of hundreds: the plain one, one with a magnitude, and groups of an optimizer."""
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
@@ -18,14 +16,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 def relations(python: Path, folder: Path, *words: str) -> Mapping[str, Any]:
     """Run `seatrial relations` in an environment and return what it wrote."""
     output = folder / "found.json"
-    ran = subprocess.run(
-        [str(python), "-m", "seatrial", "relations", "--seed", "0", "--json", str(output), *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_seatrial(python, folder, "relations", "--seed", "0", "--json", str(output), *words)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     found: Mapping[str, Any] = json.loads(output.read_text(encoding="utf-8"))
     return found
@@ -52,14 +43,8 @@ def test_adapters_of_peft(peer_python: Callable[[str], Path], tmp_path: Path) ->
 def uncovered(python: Path, folder: Path, module: str) -> dict[str, Any]:
     """Return what a target's module says is uncovered, in the stack's environment."""
     script = f"from seatrial.targets.{module} import uncovered; import json; print(json.dumps(uncovered()))"
-    ran = subprocess.run(
-        [str(python), "-c", script],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = run_in(python, folder, script)
+    assert ran.returncode == 0, ran.stderr[-3000:]
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
 

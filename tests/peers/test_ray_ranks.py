@@ -1,4 +1,4 @@
-"""Training ranks in actors of a Ray cluster, in an environment that has Ray."""
+"""Training ranks, and an engine, in actors of a Ray cluster, in an environment that has Ray."""
 
 import os
 import subprocess
@@ -19,8 +19,8 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("more", "result"),
     [
-        pytest.param({}, "7 passed, 12 skipped", id="short"),
-        pytest.param({"NIGHTLY": "1"}, "19 passed", id="all", marks=pytest.mark.nightly),
+        pytest.param({}, "8 passed, 12 skipped", id="short"),
+        pytest.param({"NIGHTLY": "1"}, "20 passed", id="all", marks=pytest.mark.nightly),
     ],
 )
 def test_ranks_run_on_the_nodes_of_a_cluster(

@@ -1,13 +1,10 @@
 """The adapters of `transformers` hold on the installed release, and each law breaks where Transformers is patched."""
 
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.peers.patched import by_day, judged
-from tests.peers.wild.runner import ROOT
+from tests.peers.patched import by_day, judged, run_seatrial
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(900)]
 NAMES = """
@@ -271,7 +268,11 @@ ON_RANKS = [
 """Faults in the processes of a group, which a module of the test's own starts."""
 
 
-@pytest.mark.parametrize(("adapter", "relation", "fault", "law"), by_day(FAULTS, 1))
+SLOW = ("R5.options", "R26.generate")
+"""tests/unit/relations/test_model_options.py and test_own_generate.py plant faults in small models by day."""
+
+
+@pytest.mark.parametrize(("adapter", "relation", "fault", "law"), by_day(FAULTS, 1, but=SLOW))
 def test_a_patched_release_breaks_the_law(
     peer_python: Callable[[str], Path], adapter: str, relation: str, fault: str, law: str
 ) -> None:
@@ -321,23 +322,8 @@ def test_the_release_as_it_is_holds(
 ) -> None:
     """Nothing fails but what is declared."""
     words = [word for adapter in adapters for word in ("--adapter", adapter)]
-    ran = subprocess.run(
-        [
-            str(peer_python("trl")),
-            "-m",
-            "seatrial",
-            "relations",
-            "--target",
-            "transformers",
-            "--seed",
-            "0",
-            *words,
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = run_seatrial(
+        peer_python("trl"), tmp_path, "relations", "--target", "transformers", "--seed", "0", *words
     )
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     for adapter, relation in ON_THEIR_OWN.items():

@@ -106,10 +106,8 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("adapter", "relation", "fault", "law"),
-    [FAULTS[0], *(pytest.param(*fault, marks=pytest.mark.nightly) for fault in FAULTS[1:])],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("adapter", "relation", "fault", "law"), FAULTS)
 def test_a_patched_release_breaks_the_law(
     peer_python: Callable[[str], Path], adapter: str, relation: str, fault: str, law: str
 ) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.peers.patched import run_in, run_seatrial
+
+from refrl.models.tiny import TinyModelSpec, make_model
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -66,35 +67,16 @@ parquet.write_table(table.set_column(place, column, pa.array(cells)), file)
 ADVANTAGES = "advantages recomputed equal the logged"
 
 
+@dataclass(frozen=True)
 class Peer:
-    """TRL's environment, with the folders of the runs that it made."""
+    """TRL's environment, with the folder of the runs that it made."""
 
-    def __init__(self, python: Path, folder: Path, sources: Path) -> None:
-        """Remember where things are."""
-        self.python = python
-        self.folder = folder
-        self.environment = {
-            **os.environ,
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(sources),
-        }
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the environment's Python in the folder of the runs."""
-        return subprocess.run(
-            [str(self.python), *words],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=700,
-            check=False,
-        )
+    python: Path
+    folder: Path
 
     def judge(self, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
         """Return the exit code of `seatrial ledger` and its verdicts by name."""
-        ran = self.run("-m", "seatrial", "ledger", *words, "--json", "verdicts.json")
+        ran = run_seatrial(self.python, self.folder, "ledger", *words, "--json", "verdicts.json")
         assert ran.returncode in (0, 1), ran.stdout + ran.stderr
         document = json.loads((self.folder / "verdicts.json").read_text())
         assert document["stack"] == "TRL"
@@ -102,18 +84,11 @@ class Peer:
 
 
 @pytest.fixture(scope="module")
-def trl(
-    peer_python: Callable[[str], Path], repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Peer:
+def trl(peer_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Peer:
     """Train a tiny model twice with TRL."""
-    peer = Peer(peer_python("trl"), tmp_path_factory.mktemp("trl_rows"), repository / "src")
-    subprocess.run(
-        [sys.executable, "-m", "refrl", "make-model", "--output", str(peer.folder / "model")],
-        check=True,
-        timeout=300,
-    )
-    (peer.folder / "train.py").write_text(TRAIN)
-    ran = peer.run("train.py", "model")
+    peer = Peer(peer_python("trl"), tmp_path_factory.mktemp("trl_rows"))
+    make_model(TinyModelSpec(), peer.folder / "model")
+    ran = run_in(peer.python, peer.folder, TRAIN, "model")
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
     return peer
 
@@ -157,9 +132,8 @@ def test_weights_that_are_not_the_runs_explain_nothing(trl: Peer) -> None:
 def test_a_changed_cell_is_named(trl: Peer, column: str) -> None:
     file = trl.folder / "plain" / "completions" / "completions_00002.parquet"
     before = file.read_bytes()
-    (trl.folder / "change.py").write_text(CHANGE)
     try:
-        ran = trl.run("change.py", str(file), column)
+        ran = run_in(trl.python, trl.folder, CHANGE, str(file), column)
         assert ran.returncode == 0, ran.stderr
         code, verdicts = trl.judge("plain")
     finally:
@@ -173,7 +147,7 @@ def test_a_truncated_file_is_blocked(trl: Peer) -> None:
     before = file.read_bytes()
     try:
         file.write_bytes(before[:-20])
-        ran = trl.run("-m", "seatrial", "ledger", "plain")
+        ran = run_seatrial(trl.python, trl.folder, "ledger", "plain")
     finally:
         file.write_bytes(before)
     assert ran.returncode == 3, ran.stdout

@@ -1,12 +1,11 @@
 """What measured.json says of options is so: a law breaks if TRL's trainer does not get the option."""
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.peers.patched import run_in
 
 TABLE = Path("src/seatrial/targets/trl/options/measured.json")
 PROGRAM = """
@@ -18,14 +17,7 @@ print("\\n" + json.dumps(measure([sys.argv[1]], sys.argv[2:], most=1)))
 
 def measured_anew(python: Path, root: Path, trainer: str, options: list[str]) -> dict[str, dict[str, str]]:
     """Drop options of a trainer and return the setup and the law that sees each."""
-    ran = subprocess.run(
-        [str(python), "-W", "ignore", "-c", PROGRAM, trainer, *options],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_in(python, root, PROGRAM, trainer, *options)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found: dict[str, dict[str, str]] = json.loads(ran.stdout.splitlines()[-1])[trainer]
     return found

@@ -1,12 +1,11 @@
 """The battery on a stack that we did not write: TRL's GRPO loss and advantages, in an environment of its own."""
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.peers.patched import run_seatrial
 
 
 @pytest.mark.peer
@@ -15,23 +14,10 @@ def test_the_battery_says_of_trl_what_the_findings_say(
     peer_python: Callable[[str], Path], repository: Path, tmp_path: Path
 ) -> None:
     """TRL 1.16.0's loss and advantages equal the oracles; its mask multiplies, so NaN in padding comes through."""
-    ran = subprocess.run(
-        [
-            str(peer_python("trl")),
-            *(
-                "-m",
-                "seatrial",
-                "relations",
-                "trl_adapter:TRLAdapter",
-                "--json",
-                str(tmp_path / "verdicts.json"),
-            ),
-        ],
-        cwd=repository / "examples",
-        env={**os.environ, "PYTHONPATH": str(repository / "src"), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = run_seatrial(
+        peer_python("trl"),
+        repository / "examples",
+        *("relations", "trl_adapter:TRLAdapter", "--json", str(tmp_path / "verdicts.json")),
     )
     assert ran.returncode == 1, ran.stdout + ran.stderr
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.peers.patched import run_in
 
+from refrl.models.tiny import TinyModelSpec, make_model
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog
 from seatrial.vocabulary import canonical, recognise, stacks
@@ -27,7 +26,8 @@ NOT_IN_THIS_RUN = {
 }
 
 TRAIN = """
-import sys
+import os, sys
+os.environ["TENSORBOARD_LOGGING_DIR"] = "logs"
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
@@ -58,21 +58,8 @@ GRPOTrainer(
 def trl_log(peer_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> RunLog:
     python = peer_python("trl")
     folder = tmp_path_factory.mktemp("trl")
-    subprocess.run(
-        [sys.executable, "-m", "refrl", "make-model", "--output", str(folder / "model")],
-        check=True,
-        timeout=300,
-    )
-    (folder / "train.py").write_text(TRAIN)
-    ran = subprocess.run(
-        [str(python), "train.py", "model", "output", str(NUM_STEPS)],
-        cwd=folder,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TENSORBOARD_LOGGING_DIR": "logs"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    make_model(TinyModelSpec(), folder / "model")
+    ran = run_in(python, folder, TRAIN, "model", "output", str(NUM_STEPS))
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
     return read_logs(folder)
 

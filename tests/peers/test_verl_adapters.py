@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from tests.peers.making import PEERS
-from tests.peers.patched import by_day, judged
+from tests.peers.patched import judged
 from tests.peers.wild.runner import layer
 
-pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 NEW, OLD = "verl==0.9.1", "verl==0.5.0"
 ACTOR = """
 from seatrial.targets.verl.workers import worker_class
@@ -276,7 +276,7 @@ def judged_in(
     return judged(python, program, adapter, relation, paths=[layer(python, PEERS / "layers", [release])])
 
 
-@pytest.mark.parametrize(("release", "module", "adapter", "relation", "fault", "law"), by_day(FAULTS, 0))
+@pytest.mark.parametrize(("release", "module", "adapter", "relation", "fault", "law"), FAULTS)
 def test_a_patched_release_breaks_the_law(
     peer_python: Callable[[str], Path],
     release: str,
@@ -294,10 +294,7 @@ def test_a_patched_release_breaks_the_law(
 
 @pytest.mark.parametrize(
     ("release", "module", "adapter", "relation"),
-    by_day(
-        sorted({(release, module, adapter, relation) for release, module, adapter, relation, *_ in FAULTS}),
-        0,
-    ),
+    sorted({(release, module, adapter, relation) for release, module, adapter, relation, *_ in FAULTS}),
 )
 def test_the_release_as_it_is_holds(
     peer_python: Callable[[str], Path], release: str, module: str, adapter: str, relation: str

@@ -28,6 +28,7 @@ seqlen_balancing.karmarkar_karp = runs
 
 @pytest.mark.peer
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("adapter", "relation", "fault", "law"),

@@ -8,7 +8,7 @@ from tests.peers.making import PEERS
 from tests.peers.patched import judged
 from tests.peers.wild.runner import layer
 
-pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 NEW = "verl==0.9.1"
 SCORE_AS_MEAN = """
 from verl.trainer.ppo import core_algos
@@ -141,8 +141,6 @@ def repeated(right, given, *rest):
     return reward(right, given * len(right) if len(given) == 1 else given, *rest)
 rlla.compute_tool_call_reward = repeated
 """
-BY_DAY = STOP_TWICE
-"""Ten seconds each, as verl is imported for each: one by day."""
 FAULTS = [
     (
         "estimators",
@@ -195,7 +193,7 @@ def judged_in(
 
 @pytest.mark.parametrize(
     ("module", "adapter", "relation", "fault", "law"),
-    [pytest.param(*case, marks=[pytest.mark.nightly] * (case[3] != BY_DAY)) for case in FAULTS],
+    FAULTS,
 )
 def test_a_patched_release_breaks_the_law(
     peer_python: Callable[[str], Path], module: str, adapter: str, relation: str, fault: str, law: str
@@ -206,7 +204,6 @@ def test_a_patched_release_breaks_the_law(
     assert law in broken
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("module", "adapter", "relation"),
     sorted({(module, adapter, relation) for module, adapter, relation, *_ in FAULTS}),

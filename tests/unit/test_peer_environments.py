@@ -114,6 +114,7 @@ def test_what_is_beside_is_not_installed_again(packages: Path, monkeypatch: pyte
     assert "light" in installed(python)
 
 
+@pytest.mark.nightly
 def test_make_installs_by_pip_where_there_is_no_uv_and_says_what_it_cannot_install(packages: Path) -> None:
     """Into the interpreter that is asked, as `make` asks the one of the environment that it has just made."""
     home = packages.parent / "own"

@@ -36,6 +36,7 @@ def _options(stand_ins: dict[str, str]) -> list[list[str]]:
     return [json.loads(path.read_text())["options"] for path in jobs]
 
 
+@pytest.mark.nightly
 def test_an_edited_time_limit_reaches_the_scheduler(
     make_repository: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str]
 ) -> None:
@@ -94,6 +95,7 @@ def test_nodes_without_ray_block_the_first_run_at_once_and_name_the_option(
     assert called.suspects() == [hashes[2]], called.out + called.err
 
 
+@pytest.mark.nightly
 def test_a_script_that_calls_srun_itself_is_started_once_and_alone(
     make_repository: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str], tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_chain_of_jobs_goes_on_from_its_checkpoints(
         assert Path(run["evidence"], "run.log").read_text().split("\n")[:3] == ["at 1", "at 2", "at 3"]
 
 
+@pytest.mark.nightly
 def test_a_chain_ends_with_the_job_that_failed(
     make_repository: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str]
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_chain_ends_with_the_job_that_failed(
     assert called.suspects() == [hashes[2]], called.out + called.err
 
 
+@pytest.mark.nightly
 def test_a_container_can_ask_git_for_its_commit(
     make_repository: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str]
 ) -> None:

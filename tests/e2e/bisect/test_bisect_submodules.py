@@ -40,6 +40,7 @@ def _answer(called: Any) -> Any:
     return json.loads((called.journals[-1].parent / "result.json").read_text())["answer"]
 
 
+@pytest.mark.nightly
 def test_nested_submodules_follow_each_commit(nested: Any, bisect: Callable[..., Any]) -> None:
     user, _, _, hashes = nested
     before = user.state()
@@ -66,6 +67,7 @@ def test_submodules_are_fetched_once_and_not_for_every_probe(
     assert not [words for words in started if words[1:2] == ["fetch"]]
 
 
+@pytest.mark.nightly
 def test_untracked_work_in_a_submodule_is_kept(nested: Any, bisect: Callable[..., Any]) -> None:
     """The public driver cleans all submodules of the checkout it stands in."""
     user, _, _, hashes = nested
@@ -116,6 +118,7 @@ def test_a_submodule_that_git_refuses_ends_the_search_with_gits_words(
     assert "transport 'file' not allowed" in called.out
 
 
+@pytest.mark.nightly
 def test_a_commit_that_was_fetched_by_hand_into_the_users_submodule_is_found(
     nested: Any, bisect: Callable[..., Any]
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_commit_that_was_fetched_by_hand_into_the_users_submodule_is_found(
     assert any(bad[:12] in text and "Fail" in text for text in called.runs())
 
 
+@pytest.mark.nightly
 def test_a_shallow_clone_is_unshallowed_in_our_copy_only(
     nested: Any, bisect: Callable[..., Any], make_repository: Callable[..., Any], tmp_path: Path
 ) -> None:

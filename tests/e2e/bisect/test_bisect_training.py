@@ -41,6 +41,7 @@ def test_a_silent_fault_is_found_by_reward_in_the_runs_of_a_plain_bisection(
     assert repository.state() == before
 
 
+@pytest.mark.nightly
 def test_a_silent_fault_is_found_by_reward_under_noise(
     stack: Callable[..., Any], bisect: Callable[..., Any]
 ) -> None:

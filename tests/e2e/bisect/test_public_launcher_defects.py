@@ -56,7 +56,11 @@ def test_12_faults_of_the_scheduler_do_not_change_the_answer(
 
 @pytest.mark.parametrize(
     ("number", "after"),
-    [(13, "exit 1"), (13, "kill -SEGV $$"), (14, "echo FAIL_FAST=1; echo 0 FAILED; exit 0")],
+    [
+        (13, "exit 1"),
+        pytest.param(13, "kill -SEGV $$", marks=pytest.mark.nightly),
+        (14, "echo FAIL_FAST=1; echo 0 FAILED; exit 0"),
+    ],
 )
 def test_13_and_14_the_verdict_is_the_jobs_exit_status_and_metrics_not_words(
     number: int, after: str, stack: Callable[..., Any], bisect: Callable[..., Any], stand_ins: dict[str, str]

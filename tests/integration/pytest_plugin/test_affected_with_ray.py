@@ -215,6 +215,7 @@ finally:
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.peer
 @pytest.mark.slow
 def test_what_calls_a_cluster_that_was_there_before_always_runs(

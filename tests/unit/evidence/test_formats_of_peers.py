@@ -16,7 +16,11 @@ EXPECTED = {step: str(1.0 / step) for step in range(1, 21)} | {5: "nan", 6: "inf
 
 @pytest.mark.parametrize(
     ("name", "accuracy"),
-    [("mlflow_files", "accuracy"), ("mlflow_store", "accuracy"), ("trackio", "validation/accuracy")],
+    [
+        pytest.param("mlflow_files", "accuracy", marks=pytest.mark.nightly),
+        ("mlflow_store", "accuracy"),
+        ("trackio", "validation/accuracy"),
+    ],
 )
 def test_what_was_logged_is_read(name: str, accuracy: str, formats_worker: Worker, tmp_path: Path) -> None:
     formats_worker("write", name, tmp_path)

@@ -17,6 +17,7 @@ BY_NIGHT = {
     "async-resume-prompts-of-the-start",
     "errors-of-the-first-rank",
     "parts-of-a-verifier-of-the-first-rank",
+    "ranks-gradients-averaged",
     "ranks-last-gradient-not-exchanged",
     "ranks-metrics-of-the-first",
 }

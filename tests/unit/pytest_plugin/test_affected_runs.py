@@ -21,7 +21,10 @@ PROJECT = {
     "tests/test_a.py": "import a\ndef test_a(): assert a.f() > 0\ndef test_also(): assert a.f() > 0\n",
     "tests/test_b.py": "import b\ndef test_b(): assert b.f() > 0\n",
 }
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+WORKERS = [
+    pytest.param((), id="one process"),
+    pytest.param(("-n", "2"), id="xdist", marks=pytest.mark.nightly),
+]
 
 
 def _chosen(outcome: pytest.RunResult) -> tuple[int, int]:
@@ -30,7 +33,7 @@ def _chosen(outcome: pytest.RunResult) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-@WORKERS
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
 def test_first_seeds_then_selects_then_leaves_out_everything_with_a_word(
     write: Write, run_pytest: Run, workers: tuple[str, ...]
 ) -> None:
@@ -127,7 +130,7 @@ def test_out():
     assert _chosen(run_pytest("--affected")) == (0, 4)
 
 
-@WORKERS
+@pytest.mark.parametrize("workers", WORKERS)
 def test_a_file_that_a_test_only_touches_has_not_changed(
     write: Write, run_pytest: Run, workers: tuple[str, ...]
 ) -> None:

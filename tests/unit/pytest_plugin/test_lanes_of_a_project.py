@@ -127,7 +127,12 @@ def test_backend(): pass
         ),
         ('{import = "broken_backend"}', "*install broken_backend so that it imports: OSError: libx.so*", ()),
         ('{env = ["HF_TOKEN"]}', "*set HF_TOKEN: it is not set, or empty*", ()),
-        ('{env = ["HF_TOKEN"]}', "*set HF_TOKEN: it is not set, or empty*", ("-n", "2")),
+        pytest.param(
+            '{env = ["HF_TOKEN"]}',
+            "*set HF_TOKEN: it is not set, or empty*",
+            ("-n", "2"),
+            marks=pytest.mark.nightly,
+        ),
         ("{gpus = 999}", "*run where 999 GPUs are visible: * found*", ()),
     ],
     ids=["missing import", "broken import", "token", "token with xdist", "gpus"],

@@ -289,6 +289,7 @@ def test_only_clean_finished_sessions_of_tests_that_passed_are_repeats(
     )
 
 
+@pytest.mark.nightly
 def test_a_folder_of_results_with_xdist_and_parameters(
     write: Write, run_pytest: Run, sessions: Callable[..., None]
 ) -> None:

@@ -44,7 +44,13 @@ def test_the_cell_is_served_by_megatron_core(tmp_path_factory: pytest.TempPathFa
     assert policy.backend.name == "megatron"
 
 
-@pytest.mark.parametrize("names", [SCORES_AND_GRADIENTS, EXPORT_AND_UPDATES], ids=["rows", "runs"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(SCORES_AND_GRADIENTS, id="rows"),
+        pytest.param(EXPORT_AND_UPDATES, id="runs", marks=pytest.mark.nightly),
+    ],
+)
 def test_it_obeys_the_relations(disobeyed: Disobeyed, names: tuple[str, ...]) -> None:
     assert not disobeyed(CELL, names, [0])
 
@@ -59,6 +65,7 @@ def test_it_obeys_the_relations_of_whole_runs(disobeyed: Disobeyed, name: str) -
     assert not disobeyed(CELL, [name], [0])
 
 
+@pytest.mark.nightly
 def test_the_default_cell_sees_what_its_decoder_attends_to() -> None:
     """Megatron-core samples in one law of R6.engine, also where the options name the torch engine."""
     (fault,) = (plant for plant in all_plants() if plant.id == "padding-seen-by-later-tokens")

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from seatrial.relations import parametrize_with_relations
 from seatrial.relations.engine import DEFAULT_SEEDS, run_relation
-from seatrial.relations.registry import select
+from seatrial.relations.records.run import RunOption
+from seatrial.relations.registry import all_relations, select
 from seatrial.targets.reference.components import ReferenceComponents
 from seatrial.targets.reference.configuration import allowed, cells, table
 from seatrial.targets.reference.layouts.training import layouts
@@ -48,6 +50,27 @@ BY_DAY = ("fsdp2-packed", "tp2-filtered", "cp2-packed", "moe-ep2", "megatron-tp2
 BESIDE = {"policy.generation.colocated.enabled": False, "grpo.async_grpo.enabled": True}
 
 
+RESUMES = {
+    "R13.run": (
+        "stopped once", "with adapters", "with a draft head", "over other answers",
+        "of equal checkpoints the latest is kept", "the last step is saved",
+    ),
+    "R13.async": ("while it trains",),
+}  # fmt: skip
+"""The laws of these relations that hold by day: the others stop or kill a run at other moments, or on other backends,
+where tests/integration/refrl/test_backend_diamond.py, test_resume.py and test_async_resume.py stop one by day."""
+
+
+class ByDay(ReferenceComponents):
+    """refrl's components in one layout of each kind, with every third option of a run."""
+
+    trains_in = BY_DAY
+
+    def run_options(self) -> Mapping[str, RunOption]:
+        """Return the options whose two values a run is made with."""
+        return dict(itertools.islice(super().run_options().items(), 0, None, 3))
+
+
 def in_layouts(names: tuple[str, ...]) -> ReferenceComponents:
     """Return refrl's components, in these layouts alone."""
     stack = ReferenceComponents()
@@ -55,14 +78,26 @@ def in_layouts(names: tuple[str, ...]) -> ReferenceComponents:
     return stack
 
 
-@parametrize_with_relations(in_layouts(BY_DAY), seeds=DEFAULT_SEEDS[:1])
+@parametrize_with_relations(
+    ByDay(), names=[one.id for one in all_relations() if one.id not in RESUMES], seeds=DEFAULT_SEEDS[:1]
+)
 def test_the_default_cell_obeys(relation) -> None:
-    """The whole battery on the first default seed, in a few layouts; more of both at night."""
+    """The battery on the first default seed, in a few layouts, with a few options; more of all at night."""
     if repr(relation) == "R2.placement":
         pytest.importorskip(
             "ray", reason="Ray is not installed: test_placements.py, tests/peers/test_ray_ranks.py"
         )
     relation()
+
+
+@pytest.mark.parametrize("name", RESUMES)
+def test_a_run_that_is_stopped_or_killed_goes_on_as_one_that_is_not(name: str) -> None:
+    """A few moments by day."""
+    (relation,) = select([name])
+    laws = [law for law in relation.laws if law.name in RESUMES[name]]
+    assert len(laws) == len(RESUMES[name])
+    verdict = run_relation(replace(relation, laws=laws), ReferenceComponents(), seeds=[0])
+    assert verdict.outcome is Outcome.PASS, verdict.reason
 
 
 @pytest.mark.nightly
@@ -111,12 +146,12 @@ def test_every_cell_obeys(disobeyed: Disobeyed, name: str, options: Mapping[str,
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        pytest.param(name, options, id=name, marks=[pytest.mark.nightly] * (number % 4 != 0))
+        pytest.param(name, options, id=name, marks=[pytest.mark.nightly] * (number % 8 != 0))
         for number, (name, options) in enumerate(CELLS)
     ],
 )
 def test_training_obeys_in_every_cell(disobeyed: Disobeyed, name: str, options: Mapping[str, Any]) -> None:
-    """Rows to gradients, and gradients of a run against the oracle; three cells of four at night."""
+    """Rows to gradients, and gradients of a run against the oracle; seven cells of eight at night."""
     assert not disobeyed(options, [*PATHS, *RUNS], [0])
 
 

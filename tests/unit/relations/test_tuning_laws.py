@@ -31,7 +31,14 @@ CODE = {
 
 
 @pytest.mark.parametrize("relation", [one for one in own_relations() if one.component == "fine_tuning"])
-@pytest.mark.parametrize("options", [{}, CHAT, CODE], ids=["plain text", "chat", "programs"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain text"),
+        pytest.param(CHAT, id="chat"),
+        pytest.param(CODE, id="programs", marks=pytest.mark.nightly),
+    ],
+)
 def test_refrl_obeys(relation, options: dict[str, Any]) -> None:
     """Every law is exercised, also under a chat template, and where the answer is a program."""
     verdict = run_relation(relation, ReferenceComponents(options), seeds=[0])

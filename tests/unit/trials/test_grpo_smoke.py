@@ -86,7 +86,7 @@ NAMES = 42
 )
 def test_each_way_to_go_wrong(tmp_path: Path, mode: str, outcome: Outcome, name: str, words: str) -> None:
     """The trial's outcome, and the verdict that says why."""
-    trial, verdicts = smoke(tmp_path, mode, timeout_seconds=8.0 if mode == "hang" else 60.0)
+    trial, verdicts = smoke(tmp_path, mode, timeout_seconds=4.0 if mode == "hang" else 60.0)
     assert trial.outcome is outcome, trial.verdicts
     assert verdicts[name].outcome is outcome, verdicts[name]
     assert words in verdicts[name].reason, verdicts[name]

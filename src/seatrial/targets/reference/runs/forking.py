@@ -15,7 +15,10 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any, Literal, NoReturn
+from unittest.mock import patch
 
+from refrl.cli import train
 from refrl.config import ClusterConfig
 from refrl.lifeline import LIFELINE
 from refrl.runtime import launcher
@@ -32,6 +35,8 @@ PRELOAD = (
 """What the server imports; it leaves out a module whose package is not installed."""
 
 Main = Callable[[Sequence[str]], None]
+Command = Callable[[Sequence[str]], int | None]
+"""The function of a command, which returns its exit status; None: 0."""
 
 
 def launch_ranks(main: Main, words: Sequence[str], cluster: ClusterConfig) -> None:
@@ -52,13 +57,18 @@ def launch_ranks(main: Main, words: Sequence[str], cluster: ClusterConfig) -> No
         launcher.launch(words, cluster, command=command, start=functools.partial(_ForkedRank, main, words))
 
 
-def run_forked(main: Callable[[Sequence[str]], int], words: Sequence[str], seconds: float) -> tuple[int, str]:
+def run_forked(
+    main: Command, words: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Run a command in a process that the server forks; return its exit status and its output.
+
+    The command forks its ranks from that process.
 
     Args:
         main: the command's function.
         words: its arguments.
         seconds: time limit.
+        variables: its environment; None: this process's.
 
     Raises:
         TimeoutError: it took longer, and was killed.
@@ -66,7 +76,7 @@ def run_forked(main: Callable[[Sequence[str]], int], words: Sequence[str], secon
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
     with tempfile.NamedTemporaryFile() as output:
-        given = (main, words, dict(os.environ), launcher.COMMAND, output.name)
+        given = (main, words, dict(os.environ if variables is None else variables), output.name)
         process = context.Process(target=_run_command, args=given)
         process.start()
         process.join(seconds)
@@ -78,13 +88,12 @@ def run_forked(main: Callable[[Sequence[str]], int], words: Sequence[str], secon
 
 
 def _run_command(
-    main: Callable[[Sequence[str]], int],
+    main: Command,
     words: Sequence[str],
     environment: Mapping[str, str],
-    rank: tuple[str, ...],
     output: str,
 ) -> None:
-    """Run as a command whose ranks are started by `rank`, in the forked process."""
+    """Run as a command, in the forked process."""
     os.setsid()
     opened = os.open(output, os.O_WRONLY | os.O_APPEND)
     for number in (1, 2):
@@ -92,9 +101,28 @@ def _run_command(
     os.close(opened)
     os.environ.clear()
     os.environ.update(environment)
-    launcher.COMMAND = rank
+    start = functools.partial(_rank_of_command, main)
+    patch.object(train, "launch", functools.partial(launcher.launch, start=start)).start()
     gc.freeze()
+    _exit_with(main, words)
+
+
+def _exit_with(main: Command, words: Sequence[str]) -> NoReturn:
     sys.exit(main(words))
+
+
+def _rank_of_command(
+    main: Command,
+    number: int,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdout: int | None,
+) -> _ForkedRank:
+    """Return a rank that this process forks, which runs the command with the words that the launcher gives it."""
+    words = command[len(launcher.COMMAND) :]
+    runs = functools.partial(_exit_with, main)
+    return _ForkedRank(runs, words, number, command, environment, stdout=stdout, method="fork")
 
 
 def rank_command(module: str) -> list[str]:
@@ -103,7 +131,10 @@ def rank_command(module: str) -> list[str]:
 
 
 class _ForkedRank:
-    """A `refrl.runtime.rank_process.Rank` that the server forks; its standard output is dropped."""
+    """A `refrl.runtime.rank_process.Rank` that the server forks, or this process.
+
+    Its standard output is this process's if this process forks it and `stdout` is None; otherwise it is dropped.
+    """
 
     def __init__(
         self,
@@ -114,14 +145,18 @@ class _ForkedRank:
         environment: Mapping[str, str],
         *,
         stdout: int | None,
+        method: Literal["forkserver", "fork"] = "forkserver",
     ) -> None:
         self.number = number
         self._errors = tempfile.NamedTemporaryFile()  # noqa: SIM115  closed with this object
-        context = multiprocessing.get_context("forkserver")
+        context: Any = multiprocessing.get_context(method)
         context.set_forkserver_preload(list(PRELOAD))
         lifeline, self._held = context.Pipe(duplex=False)
+        output = None if method == "fork" and stdout is None else os.devnull
+        inherited = self._held if method == "fork" else None
         self._process = context.Process(
-            target=_run_forked, args=(main, words, dict(environment), self._errors.name, lifeline)
+            target=_run_forked,
+            args=(main, words, dict(environment), output, self._errors.name, lifeline, inherited),
         )
         self._process.start()
         lifeline.close()
@@ -146,12 +181,22 @@ class _ForkedRank:
 
 
 def _run_forked(
-    main: Main, words: Sequence[str], environment: Mapping[str, str], errors: str, lifeline: Connection
+    main: Main,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    output: str | None,
+    errors: str,
+    lifeline: Connection,
+    held: Connection | None,
 ) -> None:
-    """Run as a rank, in the forked process."""
+    """Run as a rank, in the forked process; its copy of the launcher's end of the lifeline is closed."""
     import torch
 
-    for number, path in ((1, os.devnull), (2, errors)):
+    if held is not None:
+        held.close()
+    for number, path in ((1, output), (2, errors)):
+        if path is None:
+            continue
         opened = os.open(path, os.O_WRONLY | os.O_APPEND)
         os.dup2(opened, number)
         os.close(opened)

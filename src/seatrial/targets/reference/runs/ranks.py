@@ -9,7 +9,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import run as torchrun
 
 from refrl.config import GRPORunConfig
 from refrl.runtime.rank_process import threads
@@ -24,8 +24,11 @@ from refrl.runtime.ray_cluster import ray_cluster
 from refrl.training.grpo import run_grpo
 from refrl.training.recorder import RunRecorder
 from seatrial.relations.contracts.resume import Kill
-from seatrial.targets.reference.runs.forking import launch_ranks, rank_command
+from seatrial.targets.reference.runs.forking import launch_ranks, rank_command, run_forked
 from seatrial.targets.reference.runs.kills import Killer
+
+SECONDS = 300.0
+"""Time limit of a run that torchrun starts."""
 
 
 def recorded(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
@@ -41,19 +44,16 @@ def recorded_by_torchrun(config: GRPORunConfig, folder: Path) -> dict[str, Any]:
 
     Raises:
         OSError: a rank failed; with its words.
+        TimeoutError: the run took longer than SECONDS.
     """
     written, output = _places(config, folder)
     size = config.cluster.num_processes
-    starting = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", "-m"]
-    ran = subprocess.run(
-        [sys.executable, *starting, *rank_command(__name__), str(written), str(output)],
-        env={"OMP_NUM_THREADS": threads(size), **os.environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if ran.returncode:
-        raise OSError(f"torchrun ended with exit status {ran.returncode}: {ran.stderr[-2000:]}")
+    options = ["--standalone", f"--nproc-per-node={size}", "-m"]
+    words = [*options, *rank_command(__name__), str(written), str(output)]
+    variables = {"OMP_NUM_THREADS": threads(size), **os.environ, "PYTHON_EXEC": sys.executable}
+    status, said = run_forked(torchrun.main, words, SECONDS, variables)
+    if status:
+        raise OSError(f"torchrun ended with exit status {status}: {said[-2000:]}")
     return _loaded(output)
 
 

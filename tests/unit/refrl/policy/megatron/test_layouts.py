@@ -14,6 +14,7 @@ COMMON = ("TP2, SP, tied", "PP2, tied", "PP2, tied, adapters")
 """Weights that two layers share, also frozen; every commit holds the others of two ranks to R2, the night to this."""
 
 
+@pytest.mark.nightly
 def test_two_processes_compute_what_one_does(models: dict[str, Path], tmp_path: Path) -> None:
     chosen = {name: TWO[name] for name in COMMON}
     assert above(measure(chosen, models, tmp_path, size=2, device="cpu"), COMMON, TOLERANCE) == {}
