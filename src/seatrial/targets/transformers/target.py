@@ -18,6 +18,7 @@ class TransformersTarget(ComponentsTarget):
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
         from seatrial.targets.transformers import (
+            any_models,
             causal,
             collated,
             collators,
@@ -52,6 +53,7 @@ class TransformersTarget(ComponentsTarget):
             collated,
             masking,
             model_heads,
+            any_models,
             models,
             families,
             family_options,
