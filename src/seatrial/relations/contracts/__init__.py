@@ -21,6 +21,7 @@ from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, Gro
 from seatrial.relations.contracts.collators import Collators
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
 from seatrial.relations.contracts.compared import ComparedTrainer
+from seatrial.relations.contracts.configurations import Configurations
 from seatrial.relations.contracts.controllers import KLController, LengthBalance
 from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.corrections import SamplerCorrection
@@ -307,6 +308,7 @@ COMPONENTS: Mapping[str, type] = {
     "model_files": ModelFiles,
     "model_heads": ModelHeads,
     "any_model": AnyModel,
+    "configurations": Configurations,
     "model_options": ModelOptions,
     "recorded_model": RecordedModel,
     "rotary": Rotary,

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.any_models import AnyForm
-from seatrial.relations.laws.models.any_models import BASE
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.known import KnowsFailures
@@ -35,9 +34,12 @@ NOISES: Mapping[str, Any] = {
 }  # fmt: skip
 """Options that draw random numbers in training."""
 PARTS = ("vision_config", "text_config", "audio_config")
-REFUSED = ("Expected mat_a", "All labels must be provided", "not auto", "has no attribute 'expand'")
-"""Parts of messages of a kernel without float64, training that needs labels, no table of ids, and no token that marks
-are replaced with."""
+REFUSED = (
+    "Expected mat_a", "the same dtype", "should be the same", "All labels must be provided", "not auto",
+    "not supported", "has no attribute 'expand'",
+)  # fmt: skip
+"""Parts of messages of parts without float64, training that needs labels, no table of ids, and no token that marks are
+replaced with."""
 
 
 def base_names() -> dict[str, str]:
@@ -68,7 +70,7 @@ class AnyBase(KnowsFailures):
         config.tie_word_embeddings = getattr(self._config_class(), "tie_word_embeddings", True)
         for part in (config, *(getattr(config, name, None) for name in PARTS)):
             for name, value in NOISES.items():
-                if part is not None and hasattr(part, name):
+                if isinstance(getattr(part, name, None), (float, bool)):
                     setattr(part, name, value)
         return config
 
@@ -358,16 +360,6 @@ class AnyBase(KnowsFailures):
         shared = [name for name, value in second.items() if value.numel() and value.data_ptr() in places]
         return [*other, *shared]
 
-    @property
-    def expected_failures(self) -> Mapping[str, str]:
-        """The reasons of those that the installed release breaks."""
-        return {
-            f"{BASE.id}/{law}": str(known)
-            for known, kinds, laws in FAILURES
-            if self.kind in kinds and known.releases(self)
-            for law in laws
-        }
-
 
 def _plain(value: Any) -> Any:
     """Return nested values without what a call of the model may note: the kind of attention and the dtype."""
@@ -389,7 +381,10 @@ def tensors_of(found: Any, rows: int) -> Inputs:
     return given
 
 
-ADAPTERS: dict[str, type[Any]] = {
-    f"base-{kind}": type(f"Base_{kind}", (AnyBase,), {"__doc__": f"The base model {kind}.", "kind": kind})
-    for kind in KINDS
-}
+def _adapter(kind: str) -> type[AnyBase]:
+    known = tuple(one for one, kinds in FAILURES if kind in kinds)
+    words = {"__doc__": f"The base model {kind}.", "kind": kind, "known_failures": known}
+    return type(f"Base_{kind}", (AnyBase,), words)
+
+
+ADAPTERS: dict[str, type[Any]] = {f"base-{kind}": _adapter(kind) for kind in KINDS}

@@ -22,6 +22,7 @@ class TransformersTarget(ComponentsTarget):
             causal,
             collated,
             collators,
+            configurations,
             decoding,
             experts,
             families,
@@ -63,6 +64,7 @@ class TransformersTarget(ComponentsTarget):
             runs,
             ranked,
             utilities,
+            configurations,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
