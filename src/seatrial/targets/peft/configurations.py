@@ -15,8 +15,11 @@ from seatrial.targets.common.trainers import temporary_folder
 
 NOTED = ("peft_version", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode")
 """What an object notes about where it was made; a configuration that is read is for inference."""
-ALLOWED: Mapping[str, Mapping[str, str]] = {}
-"""Options that a law leaves out, by `Class.option`."""
+FINDING = "PEFT: the documented default of OFT"
+ALLOWED: Mapping[str, Mapping[str, str]] = {
+    "documented": {"OFTConfig.use_cayley_neumann": f"docs/evidence/findings.md, {FINDING}"}
+}
+"""Options that a law leaves out, by `Class.option`, with the finding."""
 
 
 def _concrete(found: type[Any]) -> bool:

@@ -34,6 +34,8 @@ NOISES: Mapping[str, Any] = {
 }  # fmt: skip
 """Options that draw random numbers in training."""
 PARTS = ("vision_config", "text_config", "audio_config")
+NOT_AGAIN = ("Sam3LiteText",)
+"""Classes that refuse to compute activations again."""
 REFUSED = (
     "Expected mat_a", "the same dtype", "should be the same", "All labels must be provided", "not auto",
     "not supported", "has no attribute 'expand'",
@@ -182,13 +184,13 @@ class AnyBase(KnowsFailures):
             return self._called(self._model, {"inputs_embeds": table(self._inputs["input_ids"])})
 
     def _masked(self) -> Inputs:
-        try:
-            mask = mask_of(self._model, self._inputs)
-        except (KeyError, ValueError) as error:
-            raise NotServed(error_line(error)) from error
+        mask = mask_of(self._model, self._inputs)
         if not mask:
             raise NotServed("no mask")
-        return self._called(self._model, {**self._inputs, **mask})
+        try:
+            return self._called(self._model, {**self._inputs, **mask})
+        except (RuntimeError, AttributeError, KeyError) as error:
+            raise NotServed(f"no mask of this shape: {error_line(error)}") from error
 
     def _unmarked(self) -> Inputs:
         found = self.any_outputs("together").get("last_hidden_state")
@@ -315,6 +317,8 @@ class AnyBase(KnowsFailures):
         model = copy.deepcopy(self._model)
         if not getattr(model, "supports_gradient_checkpointing", False):
             raise NotServed("activations are not computed again")
+        if checkpointed and any(name in type(model).__name__ for name in NOT_AGAIN):
+            raise NotServed("it says so itself")
         if checkpointed:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train()

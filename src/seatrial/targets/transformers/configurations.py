@@ -18,9 +18,34 @@ NOTED = (
     "_attn_implementation", "_attn_implementation_internal", "_from_model_config", "_commit_hash",
 )  # fmt: skip
 """What an object notes about where it was made."""
-DERIVED = "the class derives it from other options"
-ALLOWED: Mapping[str, Mapping[str, str]] = {}
-"""Options that a law leaves out, by `Class.option`."""
+OF_OTHERS = (
+    "AutoformerConfig.cardinality", "AutoformerConfig.embedding_dimension", "AXK2Config.head_dim",
+    "BailingHybridConfig.head_dim", "Blip2Config.is_encoder_decoder",
+    "BltGlobalTransformerConfig.tie_word_embeddings", "BltLocalDecoderConfig.tie_word_embeddings",
+    "BltPatcherConfig.tie_word_embeddings", "DeepseekOcr2TextConfig.head_dim", "DeepseekV2Config.head_dim",
+    "DeepseekV32Config.head_dim", "DoryConfig.num_hidden_layers", "DoryConfig.n_input_layers",
+    "DoryConfig.n_output_layers", "Dots3NoteAudioConfig.num_key_value_heads", "Dots3NoteAudioConfig.head_dim",
+    "Glm5NextTextConfig.head_dim", "GlmMoeDsaConfig.head_dim", "HrmTextConfig.num_hidden_layers",
+    "HunYuanVLConfig.tie_word_embeddings", "HYV4Config.num_key_value_heads", "HYV4Config.head_dim",
+    "HYV4VLTextConfig.num_key_value_heads", "HYV4VLTextConfig.head_dim", "InformerConfig.cardinality",
+    "InformerConfig.embedding_dimension", "LongT5Config.tie_word_embeddings", "MiniCPM3Config.head_dim",
+    "MistralLarge4TextConfig.head_dim", "MT5Config.tie_word_embeddings", "MusicgenConfig.is_encoder_decoder",
+    "MusicgenMelodyConfig.is_encoder_decoder", "PaddleOCRVLConfig.tie_word_embeddings",
+    "Pop2PianoConfig.tie_word_embeddings", "Qwen2MoeConfig.sliding_window", "RadioConfig.patch_dim",
+    "Sam3TrackerVideoConfig.memory_attention_rope_feat_sizes", "ShieldGemma2Config.tie_word_embeddings",
+    "Step3p7VisionConfig.intermediate_size", "T5Gemma2Config.eoi_token_index",
+    "TimeSeriesTransformerConfig.cardinality", "TimeSeriesTransformerConfig.embedding_dimension",
+    "UdopConfig.tie_word_embeddings", "UnlimitedOcrTextConfig.head_dim", "ViltConfig.tie_word_embeddings",
+)  # fmt: skip
+"""Options that a class makes of others, counts, or has one value of."""
+FINDING = "Transformers: use_mambapy of FalconMamba"
+ALLOWED: Mapping[str, Mapping[str, str]] = {
+    "kept": {
+        **dict.fromkeys(OF_OTHERS, "the class makes it of other options"),
+        "FalconMambaConfig.use_mambapy": f"docs/evidence/findings.md, {FINDING}",
+    }
+}
+"""Options that a law leaves out, by `Class.option`, with the reason or the finding."""
 
 
 def _options(value: Any) -> dict[str, Any]:

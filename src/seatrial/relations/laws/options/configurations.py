@@ -65,19 +65,33 @@ def other_value(name: str, value: Any, texts: Sequence[str] = ()) -> Any:
     return [*value, value[-1]] if numbers else None
 
 
-def _made(one: OptionClass) -> Iterator[tuple[str, Any, Any]]:
-    """Yield an option, its value and an object that is made with it, for every option that takes another value."""
-    for name, default in one.options(one.make(**one.defaults)).items():
-        if one.written and name not in one.written:
-            continue
-        value = other_value(name, default, one.texts.get(name, ()))
-        if value is None:
-            continue
-        try:
-            made = one.make(**{**one.defaults, name: copy.deepcopy(value)})
-        except Exception:  # noqa: BLE001  the class refuses this value
-            continue
-        yield name, value, made
+def _values(one: OptionClass) -> dict[str, Any]:
+    """Return a value away from its default for every option that has one."""
+    found = {
+        name: other_value(name, default, one.texts.get(name, ()))
+        for name, default in one.options(one.make(**one.defaults)).items()
+        if not one.written or name in one.written
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _made(one: OptionClass, values: Mapping[str, Any]) -> Any:
+    """Return an object with these options, None if the class refuses them."""
+    try:
+        return one.make(**{**one.defaults, **copy.deepcopy(dict(values))})
+    except Exception:  # noqa: BLE001  it refuses a value, or values together
+        return None
+
+
+def _together(one: OptionClass, values: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield objects with as many of the options as the class takes together."""
+    made = _made(one, values)
+    if made is not None:
+        yield made
+    elif len(values) > 1:
+        names = list(values)
+        for part in (names[: len(names) // 2], names[len(names) // 2 :]):
+            yield from _together(one, {name: values[name] for name in part})
 
 
 def _judged(stack: Any, law: str, found: Iterator[tuple[OptionClass, str, str]], what: str) -> Measure:
@@ -97,9 +111,10 @@ def options_are_kept(stack: Any, case: AsItIs) -> Measure:
 
     def found() -> Iterator[tuple[OptionClass, str, str]]:
         for one in stack.option_classes:
-            for name, value, made in _made(one):
-                given = one.options(made).get(name)
-                if plain(given) != plain(value):
+            for name, value in _values(one).items():
+                made = _made(one, {name: value})
+                given = None if made is None else one.options(made).get(name)
+                if made is not None and plain(given) != plain(value):
                     yield one, name, f"{value!r} is given, {str(given)[:SHOWN]} is kept"
 
     return _judged(stack, "kept", found(), "options that are not kept")
@@ -107,18 +122,18 @@ def options_are_kept(stack: Any, case: AsItIs) -> Measure:
 
 @CONFIGURATIONS.law("saved and loaded", "an option that files lack, a default that comes back")
 def options_are_loaded(stack: Any, case: AsItIs) -> Measure:
-    """Check that each option away from its default, and with it all others, is what it was after a reload."""
+    """Check that options, at their defaults and away from them, are what they were after a reload."""
 
     def found() -> Iterator[tuple[OptionClass, str, str]]:
         for one in stack.option_classes:
             if one.reload is None:
                 continue
-            for name, _, made in [("", None, one.make(**one.defaults)), *_made(one)]:
+            for made in [one.make(**one.defaults), *_together(one, _values(one))]:
                 before = {other: plain(value) for other, value in one.options(made).items()}
                 try:
                     after = one.options(one.reload(made))
                 except Exception as error:  # noqa: BLE001  what it saves, it does not load
-                    yield one, name, error_line(error)[:SHOWN]
+                    yield one, "all", error_line(error)[:SHOWN]
                     continue
                 for other, value in before.items():
                     if value != plain(after.get(other)):
