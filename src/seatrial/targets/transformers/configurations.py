@@ -38,12 +38,17 @@ OF_OTHERS = (
     "UdopConfig.tie_word_embeddings", "UnlimitedOcrTextConfig.head_dim", "ViltConfig.tie_word_embeddings",
 )  # fmt: skip
 """Options that a class makes of others, counts, or has one value of."""
+TRAINING = ("TrainingArguments", "Seq2SeqTrainingArguments")
 FINDING = "Transformers: use_mambapy of FalconMamba"
 ALLOWED: Mapping[str, Mapping[str, str]] = {
     "kept": {
         **dict.fromkeys(OF_OTHERS, "the class makes it of other options"),
+        **dict.fromkeys((f"{name}.dataloader_pin_memory" for name in TRAINING), "it is off without a device"),
         "FalconMambaConfig.use_mambapy": f"docs/evidence/findings.md, {FINDING}",
-    }
+    },
+    "documented": dict.fromkeys(
+        (f"{name}.optim" for name in TRAINING), "the text has one for each release of torch"
+    ),
 }
 """Options that a law leaves out, by `Class.option`, with the reason or the finding."""
 
