@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from packaging.version import Version
+
 from seatrial.relations.contracts.configurations import OptionClass
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.option_classes import fields_of, option_class
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.trainers import temporary_folder
 
 NOTED = (
@@ -38,7 +40,28 @@ OF_OTHERS = (
     "UdopConfig.tie_word_embeddings", "UnlimitedOcrTextConfig.head_dim", "ViltConfig.tie_word_embeddings",
 )  # fmt: skip
 """Options that a class makes of others, counts, or has one value of."""
+DOCUMENTED = "Transformers: documented defaults of models"
+OTHERWISE = (
+    "AlignVisionConfig.hidden_dim", "BigBirdPegasusConfig.use_bias", "BltConfig.patching_threshold",
+    "BltLocalEncoderConfig.cross_attn_all_layers", "Data2VecAudioConfig.num_conv_pos_embeddings",
+    "DebertaV2Config.relative_attention", "DeepseekV32Config.n_group", "ElectraConfig.summary_last_dropout",
+    "Exaone4_5_VisionConfig.window_size", "FlaubertConfig.embed_init_std", "FlaubertConfig.lang_id",
+    "Gemma3nVisionConfig.architecture", "Gemma3nVisionConfig.do_pooling",
+    "Gemma4AudioConfig.attention_invalid_logits_value", "GlmOcrVisionConfig.out_hidden_size",
+    "GraniteMoeSharedConfig.shared_intermediate_size", "HiggsAudioV2TokenizerConfig.target_bandwidths",
+    "KimiLinearConfig.n_group", "LEDConfig.max_decoder_position_embeddings",
+    "NllbMoeConfig.normalize_router_prob_before_dropping", "NllbMoeConfig.batch_prioritized_routing",
+    "PegasusXConfig.num_global_tokens", "PPOCRV6TinyRecConfig.head_out_channels",
+    "Qwen2_5OmniDiTConfig.block_size", "Qwen2_5OmniVisionEncoderConfig.window_size",
+    "Qwen2_5_VLVisionConfig.tokens_per_second", "Qwen2_5_VLVisionConfig.window_size",
+    "ReformerConfig.local_attention_probs_dropout_prob", "ReformerConfig.lsh_attention_probs_dropout_prob",
+    "RegNetConfig.downsample_in_first_stage", "Sapiens2Config.key_bias", "Sapiens2Config.use_gated_mlp",
+    "Sapiens2Config.num_register_tokens", "XLMConfig.embed_init_std", "XLMConfig.lang_id",
+    "YosoConfig.use_fast_hash",
+)  # fmt: skip
+"""Options whose documentation names another default; of three it names a rounded one or an expression."""
 TRAINING = ("TrainingArguments", "Seq2SeqTrainingArguments")
+FIRST = Version("5.20")
 FINDING = "Transformers: use_mambapy of FalconMamba"
 ALLOWED: Mapping[str, Mapping[str, str]] = {
     "kept": {
@@ -46,9 +69,14 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys((f"{name}.dataloader_pin_memory" for name in TRAINING), "it is off without a device"),
         "FalconMambaConfig.use_mambapy": f"docs/evidence/findings.md, {FINDING}",
     },
-    "documented": dict.fromkeys(
-        (f"{name}.optim" for name in TRAINING), "the text has one for each release of torch"
+    "loaded": dict.fromkeys(
+        ("MoshiConfig.audio_vocab_size", "MoshiConfig.depth_decoder_config"),
+        "the first is made of the second in a reload",
     ),
+    "documented": {
+        **dict.fromkeys(OTHERWISE, f"docs/evidence/findings.md, {DOCUMENTED}"),
+        **dict.fromkeys((f"{name}.optim" for name in TRAINING), "the text has one for each release of torch"),
+    },
 }
 """Options that a law leaves out, by `Class.option`, with the reason or the finding."""
 
@@ -67,6 +95,11 @@ class ModelConfigurations(KnowsFailures):
     """Configurations of every model of the release."""
 
     thorough = True
+
+    def __init__(self) -> None:
+        """Look at the release: before, options of models are no fields of their classes."""
+        if Version(release("transformers")) < FIRST:
+            raise Gone(f"options of models are no fields in transformers {release('transformers')}")
 
     @cached_property
     def option_classes(self) -> Sequence[OptionClass]:
