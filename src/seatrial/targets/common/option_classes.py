@@ -101,7 +101,10 @@ def classes_of(modules: Sequence[Any], accepts: Callable[[type[Any]], bool]) -> 
     found: dict[str, type[Any]] = {}
     for module in modules:
         for name in dir(module):
-            value = getattr(module, name, None) if not name.startswith("_") else None
+            try:
+                value = getattr(module, name, None) if not name.startswith("_") else None
+            except (ImportError, RuntimeError):  # its module needs another package
+                continue
             if inspect.isclass(value) and accepts(value):
                 found.setdefault(value.__name__, value)
     return [found[name] for name in sorted(found)]

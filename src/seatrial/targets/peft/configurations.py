@@ -17,7 +17,10 @@ NOTED = ("peft_version", "auto_mapping", "base_model_name_or_path", "revision", 
 """What an object notes about where it was made; a configuration that is read is for inference."""
 FINDING = "PEFT: the documented default of OFT"
 ALLOWED: Mapping[str, Mapping[str, str]] = {
-    "documented": {"OFTConfig.use_cayley_neumann": f"docs/evidence/findings.md, {FINDING}"}
+    "kept": dict.fromkeys(
+        ("CPTConfig.num_virtual_tokens", "CPTConfig.num_transformer_submodules"), "made of its tokens"
+    ),
+    "documented": {"OFTConfig.use_cayley_neumann": f"docs/evidence/findings.md, {FINDING}"},
 }
 """Options that a law leaves out, by `Class.option`, with the finding."""
 

@@ -86,6 +86,8 @@ class AnyBase(KnowsFailures):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 return self._class._from_config(config, attn_implementation=attention).float().eval()
+        except NotServed:
+            raise
         except Exception as error:  # refused when it is made, before anything is computed
             raise NotServed(error_line(error)) from error
 
