@@ -79,7 +79,7 @@ def outputs_are_those_of_the_batch(stack: Any, case: AsItIs, *, form: AnyForm) -
 
 @BASE.law(
     "gradients of activations computed again",
-    "a random number, a cache or an input that the second pass lacks",
+    "a random number, a cache or an input that the second pass does not have",
 )
 def gradients_are_the_same(stack: Any, case: AsItIs) -> Measure:
     """Compare gradients with activations computed again with those without."""
@@ -94,7 +94,9 @@ def nothing_is_changed(stack: Any, case: AsItIs) -> Measure:
     return Measure.count(stack.any_changes(), "inputs and options that are other ones")
 
 
-@BASE.law("one seed, two models", "weights drawn before or beside the seed, a tensor that two models share")
+@BASE.law(
+    "one seed, two models", "weights drawn before the seed, or without it, a tensor that two models share"
+)
 def seed_decides(stack: Any, case: AsItIs) -> Measure:
     """Check that two models of one seed begin with the same weights, and share none."""
     return Measure.count(stack.any_missing(), "weights that are other ones, or shared")
