@@ -89,6 +89,18 @@ from transformers.models.mixtral import modeling_mixtral
 balance = modeling_mixtral.load_balancing_loss_func
 modeling_mixtral.load_balancing_loss_func = lambda logits, experts, chosen, mask: balance(logits, experts, chosen)
 """
+TURNED = """
+from transformers.models.vit.modeling_vit import ViTEmbeddings
+interpolate = ViTEmbeddings.interpolate_pos_encoding
+ViTEmbeddings.interpolate_pos_encoding = lambda self, *args: interpolate(self, *args).flip(1)
+"""
+OPTION_LOST = """
+from transformers import GenerationConfig
+read = GenerationConfig.from_dict.__func__
+def without(cls, config_dict, **options):
+    return read(cls, {name: value for name, value in config_dict.items() if name != "top_k"}, **options)
+GenerationConfig.from_dict = classmethod(without)
+"""
 FAULTS = [
     ("recorded-qwen3", "R5.recorded", ANOTHER_SCALE, "logits"),
     ("utilities", "R31.encodings", OTHER_CUT, "texts and pairs"),
@@ -99,6 +111,8 @@ FAULTS = [
     ("utilities-of-trainers", "R31.training_parts", NOT_RESTORED, "early stops and the best checkpoint"),
     ("utilities-of-trainers", "R31.training_parts", LARGER_IS_BETTER, "early stops and the best checkpoint"),
     ("heads-electra", "R5.heads", STARTS_ALONE, "loss"),
+    ("base-vit", "R5.base", TURNED, "positions of the same size"),
+    ("configurations-of-training", "R18.configurations", OPTION_LOST, "saved and loaded"),
     ("family-llama", "R5.files", TYPE_OF_FILES, "in bfloat16"),
     ("family-llama", "R5.cached", ROWS_STAY, "reordered"),
     ("family-mixtral", "R5.calls", PADDING_COUNTS, "loss of routers"),

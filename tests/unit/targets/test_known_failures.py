@@ -11,6 +11,9 @@ from seatrial.relations.registry import all_relations
 from seatrial.targets import PEERS
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.target import release
+from seatrial.targets.peft.configurations import FINDING as OF_ADAPTERS
+from seatrial.targets.transformers.configurations import DOCUMENTED
+from seatrial.targets.transformers.configurations import FINDING as OF_MODELS
 from seatrial.targets.transformers.head_table import FAILURES as HEADS
 from seatrial.targets.transformers.option_table import FAILURES
 from seatrial.targets.trl.runs import NUM_TOKENS
@@ -42,6 +45,8 @@ def findings() -> Iterator[tuple[str, str]]:
         yield f"options of {', '.join(failure.families)}", failure.finding
     for known in HEADS:
         yield f"heads of {', '.join(known.families)}", known.finding
+    for finding in (OF_MODELS, DOCUMENTED, OF_ADAPTERS):
+        yield "classes of options", finding
 
 
 def scripts() -> dict[str, list[str]]:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from seatrial.relations.contracts.adapted_families import AdaptedFamily
 from seatrial.relations.contracts.adapter_routes import AdaptersElsewhere, RoutedAdapters
 from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters, VariedAdapters
+from seatrial.relations.contracts.any_models import AnyModel
 from seatrial.relations.contracts.architectures import Architectures
 from seatrial.relations.contracts.batches import BatchBuilder, ClampedBatch, GroupFilter, StalenessSchedule
 from seatrial.relations.contracts.collators import Collators
 from seatrial.relations.contracts.command import Command, Defaults, PromptFiles
 from seatrial.relations.contracts.compared import ComparedTrainer
+from seatrial.relations.contracts.configurations import Configurations
 from seatrial.relations.contracts.controllers import KLController, LengthBalance
 from seatrial.relations.contracts.conversations import Conversations, Pairs
 from seatrial.relations.contracts.corrections import SamplerCorrection
@@ -305,6 +307,8 @@ COMPONENTS: Mapping[str, type] = {
     "adapted_family": AdaptedFamily,
     "model_files": ModelFiles,
     "model_heads": ModelHeads,
+    "any_model": AnyModel,
+    "configurations": Configurations,
     "model_options": ModelOptions,
     "recorded_model": RecordedModel,
     "rotary": Rotary,

@@ -17,9 +17,10 @@ class AccelerateTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
+        from seatrial.targets.accelerate import configurations
         from seatrial.targets.accelerate.loops import ADAPTERS
 
-        return ADAPTERS
+        return {**ADAPTERS, **configurations.ADAPTERS}
 
     def uncovered(self) -> Mapping[str, str]:
         """Return the public names of the installed release that no adapter covers, by the reason."""

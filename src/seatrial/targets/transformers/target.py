@@ -18,9 +18,11 @@ class TransformersTarget(ComponentsTarget):
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
         from seatrial.targets.transformers import (
+            any_models,
             causal,
             collated,
             collators,
+            configurations,
             decoding,
             experts,
             families,
@@ -52,6 +54,7 @@ class TransformersTarget(ComponentsTarget):
             collated,
             masking,
             model_heads,
+            any_models,
             models,
             families,
             family_options,
@@ -61,6 +64,7 @@ class TransformersTarget(ComponentsTarget):
             runs,
             ranked,
             utilities,
+            configurations,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 

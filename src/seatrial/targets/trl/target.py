@@ -22,6 +22,7 @@ class TRLTarget(ComponentsTarget):
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
         from seatrial.targets.trl import (
+            configurations,
             conversations,
             distillation,
             drawing,
@@ -62,6 +63,7 @@ class TRLTarget(ComponentsTarget):
             **utilities.ADAPTERS,
             **whole.ADAPTERS,
             **compared.ADAPTERS,
+            **configurations.ADAPTERS,
         }
 
     def option_lines(self) -> Iterator[str]:

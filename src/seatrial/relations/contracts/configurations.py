@@ -1,0 +1,45 @@
+"""Contract of classes of options: configurations of models, adapters, trainers and plugins.
+
+Part of `seatrial.relations.contracts`, which lists every component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionClass:
+    """A class of options of the installed release."""
+
+    name: str
+    make: Callable[..., Any]
+    """(**options) -> an object; it may refuse a value with any exception."""
+    options: Callable[[Any], Mapping[str, Any]]
+    """(object) -> its options by name, without those that only note where it was made."""
+    defaults: Mapping[str, Any]
+    """Options with which an object is made at all."""
+    reload: Callable[[Any], Any] | None = None
+    """(object) -> the object that is read from its files; None where the class has no files."""
+    documented: Mapping[str, str] = field(default_factory=dict)
+    """Defaults as the documentation writes them, by option."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of the signature, by option."""
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Values of options whose type is one of several texts."""
+
+
+@runtime_checkable
+class Configurations(Protocol):
+    """Every class of options of a library."""
+
+    @property
+    def option_classes(self) -> Sequence[OptionClass]:
+        """Return the classes of the installed release."""
+        ...
+
+    def options_allowed(self, law: str) -> Mapping[str, str]:
+        """Return why a law leaves out an option, by `Class.option`, or by `Class` for all of its options."""
+        ...

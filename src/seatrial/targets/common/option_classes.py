@@ -1,0 +1,110 @@
+"""Classes of options of any library: their documented defaults and their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from seatrial.relations.contracts.configurations import OptionClass
+from seatrial.relations.laws.options.configurations import documented_default
+
+ENTRY = re.compile(r"^([ \t]*)`{0,2}(\w+)`{0,2} ?\(([^\n]*)\) ?:(.*)$")
+"""The line of an option in a docstring: its place, its name, its type, and what may follow."""
+
+
+def documented_defaults(found: type[Any]) -> dict[str, str]:
+    """Return the defaults that the docstring and the help texts of a class name, by option."""
+    given: dict[str, str] = {}
+    lines = (inspect.getdoc(found) or "").splitlines()
+    for place, line in enumerate(lines):
+        entry = ENTRY.match(line)
+        if entry is None:
+            continue
+        deeper = takewhile(lambda one, start=entry[1]: one.startswith(f"{start} "), lines[place + 1 :])
+        if default := documented_default(entry[3]) or documented_default(" ".join([entry[4], *deeper])):
+            given.setdefault(entry[2], default)
+    for one in dataclasses.fields(found) if dataclasses.is_dataclass(found) else ():
+        if default := documented_default(str(one.metadata.get("help", ""))):
+            given.setdefault(one.name, default)
+    return given
+
+
+def written_defaults(found: type[Any]) -> dict[str, Any]:
+    """Return the defaults of a class's signature, those of factories made."""
+    given = {
+        name: one.default
+        for name, one in inspect.signature(found).parameters.items()
+        if one.default is not inspect.Parameter.empty
+    }
+    for one in dataclasses.fields(found) if dataclasses.is_dataclass(found) else ():
+        if one.name in given and one.default_factory is not dataclasses.MISSING:
+            given[one.name] = one.default_factory()
+    return given
+
+
+def texts_of(found: type[Any]) -> dict[str, Sequence[str]]:
+    """Return the values of options whose type is a `Literal` of texts."""
+    try:
+        hints = typing.get_type_hints(found)
+    except Exception:  # noqa: BLE001  a type that the release names and does not have here
+        return {}
+    return {name: values for name, hint in hints.items() if (values := _literals(hint))}
+
+
+def _literals(hint: Any) -> list[str]:
+    inner = [
+        value for part in typing.get_args(hint) for value in _literals(part) if not isinstance(part, str)
+    ]
+    own = [value for value in typing.get_args(hint) if isinstance(value, str)]
+    return (own if typing.get_origin(hint) is typing.Literal else []) + inner
+
+
+def option_class(
+    found: type[Any],
+    *,
+    options: Callable[[Any], Mapping[str, Any]],
+    reload: Callable[[Any], Any] | None = None,
+    make: Callable[..., Any] | None = None,
+    **defaults: Any,
+) -> OptionClass | None:
+    """Return a class as laws read it, None if it cannot be made with these options."""
+    make = make or found
+    try:
+        written = written_defaults(found)
+        options(make(**defaults))
+    except Exception:  # noqa: BLE001  it needs more than these options, or another package
+        return None
+    return OptionClass(
+        name=found.__name__,
+        make=make,
+        options=options,
+        defaults=defaults,
+        reload=reload,
+        documented=documented_defaults(found),
+        written=written,
+        texts=texts_of(found),
+    )
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass's object that its signature has."""
+    return {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.init}
+
+
+def classes_of(modules: Sequence[Any], accepts: Callable[[type[Any]], bool]) -> list[type[Any]]:
+    """Return the classes of modules that are accepted, each once, by name."""
+    found: dict[str, type[Any]] = {}
+    for module in modules:
+        for name in dir(module):
+            try:
+                value = getattr(module, name, None) if not name.startswith("_") else None
+            except (ImportError, RuntimeError):  # its module needs another package
+                continue
+            if inspect.isclass(value) and accepts(value):
+                found.setdefault(value.__name__, value)
+    return [found[name] for name in sorted(found)]

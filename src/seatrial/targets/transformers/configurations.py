@@ -1,0 +1,144 @@
+"""Transformers' classes of options: configurations of every model, of generation and of training."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from packaging.version import Version
+
+from seatrial.relations.contracts.configurations import OptionClass
+from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.option_classes import fields_of, option_class
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.trainers import temporary_folder
+
+NOTED = (
+    "transformers_version", "model_type", "architectures", "dtype", "torch_dtype", "_name_or_path",
+    "_attn_implementation", "_attn_implementation_internal", "_from_model_config", "_commit_hash",
+)  # fmt: skip
+"""What an object notes about where it was made."""
+OF_OTHERS = (
+    "AutoformerConfig.cardinality", "AutoformerConfig.embedding_dimension", "AXK2Config.head_dim",
+    "BailingHybridConfig.head_dim", "Blip2Config.is_encoder_decoder",
+    "BltGlobalTransformerConfig.tie_word_embeddings", "BltLocalDecoderConfig.tie_word_embeddings",
+    "BltPatcherConfig.tie_word_embeddings", "DeepseekOcr2TextConfig.head_dim", "DeepseekV2Config.head_dim",
+    "DeepseekV32Config.head_dim", "DoryConfig.num_hidden_layers", "DoryConfig.n_input_layers",
+    "DoryConfig.n_output_layers", "Dots3NoteAudioConfig.num_key_value_heads", "Dots3NoteAudioConfig.head_dim",
+    "Glm5NextTextConfig.head_dim", "GlmMoeDsaConfig.head_dim", "HrmTextConfig.num_hidden_layers",
+    "HunYuanVLConfig.tie_word_embeddings", "HYV4Config.num_key_value_heads", "HYV4Config.head_dim",
+    "HYV4VLTextConfig.num_key_value_heads", "HYV4VLTextConfig.head_dim", "InformerConfig.cardinality",
+    "InformerConfig.embedding_dimension", "LongT5Config.tie_word_embeddings", "MiniCPM3Config.head_dim",
+    "MistralLarge4TextConfig.head_dim", "MT5Config.tie_word_embeddings", "MusicgenConfig.is_encoder_decoder",
+    "MusicgenMelodyConfig.is_encoder_decoder", "PaddleOCRVLConfig.tie_word_embeddings",
+    "Pop2PianoConfig.tie_word_embeddings", "Qwen2MoeConfig.sliding_window", "RadioConfig.patch_dim",
+    "Sam3TrackerVideoConfig.memory_attention_rope_feat_sizes", "ShieldGemma2Config.tie_word_embeddings",
+    "Step3p7VisionConfig.intermediate_size", "T5Gemma2Config.eoi_token_index",
+    "TimeSeriesTransformerConfig.cardinality", "TimeSeriesTransformerConfig.embedding_dimension",
+    "UdopConfig.tie_word_embeddings", "UnlimitedOcrTextConfig.head_dim", "ViltConfig.tie_word_embeddings",
+)  # fmt: skip
+"""Options that a class makes of others, counts, or has one value of."""
+DOCUMENTED = "Transformers: documented defaults of models"
+OTHERWISE = (
+    "AlignVisionConfig.hidden_dim", "BigBirdPegasusConfig.use_bias", "BltConfig.patching_threshold",
+    "BltLocalEncoderConfig.cross_attn_all_layers", "Data2VecAudioConfig.num_conv_pos_embeddings",
+    "DebertaV2Config.relative_attention", "DeepseekV32Config.n_group", "ElectraConfig.summary_last_dropout",
+    "Exaone4_5_VisionConfig.window_size", "FlaubertConfig.embed_init_std", "FlaubertConfig.lang_id",
+    "Gemma3nVisionConfig.architecture", "Gemma3nVisionConfig.do_pooling",
+    "Gemma4AudioConfig.attention_invalid_logits_value", "GlmOcrVisionConfig.out_hidden_size",
+    "GraniteMoeSharedConfig.shared_intermediate_size", "HiggsAudioV2TokenizerConfig.target_bandwidths",
+    "KimiLinearConfig.n_group", "LEDConfig.max_decoder_position_embeddings",
+    "NllbMoeConfig.normalize_router_prob_before_dropping", "NllbMoeConfig.batch_prioritized_routing",
+    "PegasusXConfig.num_global_tokens", "PPOCRV6TinyRecConfig.head_out_channels",
+    "Qwen2_5OmniDiTConfig.block_size", "Qwen2_5OmniVisionEncoderConfig.window_size",
+    "Qwen2_5_VLVisionConfig.tokens_per_second", "Qwen2_5_VLVisionConfig.window_size",
+    "ReformerConfig.local_attention_probs_dropout_prob", "ReformerConfig.lsh_attention_probs_dropout_prob",
+    "RegNetConfig.downsample_in_first_stage", "Sapiens2Config.key_bias", "Sapiens2Config.use_gated_mlp",
+    "Sapiens2Config.num_register_tokens", "XLMConfig.embed_init_std", "XLMConfig.lang_id",
+    "YosoConfig.use_fast_hash",
+)  # fmt: skip
+"""Options whose documentation names another default; of three it names a rounded one or an expression."""
+TRAINING = ("TrainingArguments", "Seq2SeqTrainingArguments")
+FIRST = Version("5.20")
+FINDING = "Transformers: use_mambapy of FalconMamba"
+ALLOWED: Mapping[str, Mapping[str, str]] = {
+    "kept": {
+        **dict.fromkeys(OF_OTHERS, "the class makes it of other options"),
+        **dict.fromkeys((f"{name}.dataloader_pin_memory" for name in TRAINING), "it is off without a device"),
+        "FalconMambaConfig.use_mambapy": f"docs/evidence/findings.md, {FINDING}",
+    },
+    "loaded": dict.fromkeys(
+        ("MoshiConfig.audio_vocab_size", "MoshiConfig.depth_decoder_config"),
+        "the first is made of the second in a reload",
+    ),
+    "documented": {
+        **dict.fromkeys(OTHERWISE, f"docs/evidence/findings.md, {DOCUMENTED}"),
+        **dict.fromkeys((f"{name}.optim" for name in TRAINING), "the text has one for each release of torch"),
+    },
+}
+"""Options that a law leaves out, by `Class.option`, with the reason or the finding."""
+
+
+def _options(value: Any) -> dict[str, Any]:
+    return {name: one for name, one in value.to_dict().items() if name not in NOTED}
+
+
+def _reloaded(value: Any) -> Any:
+    with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
+        value.save_pretrained(folder)
+        return type(value).from_pretrained(folder)
+
+
+class ModelConfigurations(KnowsFailures):
+    """Configurations of every model of the release."""
+
+    thorough = True
+
+    def __init__(self) -> None:
+        """Look at the release: before, options of models are no fields of their classes."""
+        if Version(release("transformers")) < FIRST:
+            raise Gone(f"options of models are no fields in transformers {release('transformers')}")
+
+    @cached_property
+    def option_classes(self) -> Sequence[OptionClass]:
+        mapping = find_name("transformers", ["transformers.models.auto.configuration_auto:CONFIG_MAPPING"])
+        found: dict[str, OptionClass] = {}
+        for kind in mapping:
+            made: Any = mapping[kind]
+            one = option_class(made, options=_options, reload=_reloaded)
+            if one is not None:
+                found.setdefault(one.name, one)
+        return list(found.values())
+
+    def options_allowed(self, law: str) -> Mapping[str, str]:
+        return ALLOWED.get(law, {})
+
+
+class TrainingConfigurations(KnowsFailures):
+    """Options of generation and of training."""
+
+    thorough = True
+
+    @cached_property
+    def option_classes(self) -> Sequence[OptionClass]:
+        import transformers
+
+        folder = temporary_folder()
+        arguments = {"output_dir": str(folder), "use_cpu": True, "report_to": "none"}
+        made = [
+            option_class(transformers.GenerationConfig, options=_options, reload=_reloaded),
+            option_class(transformers.TrainingArguments, options=fields_of, **arguments),
+            option_class(transformers.Seq2SeqTrainingArguments, options=fields_of, **arguments),
+        ]
+        return [one for one in made if one is not None]
+
+    def options_allowed(self, law: str) -> Mapping[str, str]:
+        return ALLOWED.get(law, {})
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "configurations-of-models": ModelConfigurations,
+    "configurations-of-training": TrainingConfigurations,
+}
