@@ -15,7 +15,7 @@ from seatrial.targets.reference.worked.made import example, refused
 PAD, BOS, EOS = SPECIAL_TOKEN_IDS.values()
 ANSWERS = "{% for m in messages %}[{{ m['content'] }}{% if m['role'] == 'assistant' %}<|eos|>{% endif %}{% endfor %}"
 """Opens each turn with a bracket, and ends those of the assistant alone."""
-ASKS = "{% if add_generation_prompt %}[{% endif %}"
+OPENS = "{% if add_generation_prompt %}[{% endif %}"
 
 
 def examples() -> Iterator[WorkedExample]:
@@ -150,7 +150,7 @@ def _of_refusals() -> Iterator[WorkedExample]:
         "answers that end, and prompts that do not",
         _ids("b", EOS, "d", EOS),
         _trained,
-        ANSWERS + ASKS,
+        ANSWERS + OPENS,
         _talk("a", "b", "c", "d"),
     )
     swapped = ANSWERS.replace("'assistant'", "'user'").replace("[", "", 1)
