@@ -117,7 +117,7 @@ def _wrong_start(
     if evidence.launched.argv[0] == sys.executable:
         for name, version in facts.get("versions", {}).items():
             right = platform.python_version() if name == "python" else _installed(name)
-            if version != right:
+            if _public(version) != _public(right):
                 yield f"the version of {name} is recorded as {version}, installed is {right}"
 
 
@@ -127,6 +127,11 @@ def _installed(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return str(getattr(sys.modules.get(name), "__version__", None))
+
+
+def _public(version: object) -> str:
+    """Return a version without the label of a build (`2.11.0` of `2.11.0+cu130`), which metadata may leave out."""
+    return str(version).partition("+")[0]
 
 
 def _same_words(recorded: Sequence[str], words: Sequence[str]) -> bool:
