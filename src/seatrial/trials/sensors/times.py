@@ -20,7 +20,7 @@ SLACK = 1e-3
 OUTSIDE = ("total_step_time", "checkpointing", "reward_calculation/")
 """Phases, or their beginnings, that are not part of a step, or part of another phase."""
 PER_GPU = "_per_gpu"
-"""After the name of a rate of one device; a process has one."""
+"""After the name of a rate of one device; each process of training has one."""
 TIMEOUT = 0.05
 """Least seconds that a verifier takes until it is given up."""
 
@@ -40,7 +40,7 @@ def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
         seconds = timed[step]
         if seconds:
             yield from _wrong_seconds(seconds, step, options)
-            yield from _wrong_rates(rates[step], seconds, step, rows)
+            yield from _wrong_rates(rates[step], seconds, step, rows, options["cluster.num_processes"])
         if has_parts and not options["grpo.use_dynamic_sampling"]:
             # Rows of an asynchronous step are judged before it, with those of later steps.
             num_rows = math.inf if options["grpo.async_grpo.enabled"] else len(rows)
@@ -92,7 +92,11 @@ def _wrong_seconds(seconds: Mapping[str, float], step: int, options: Mapping[str
 
 
 def _wrong_rates(
-    rates: Mapping[str, float], seconds: Mapping[str, float], step: int, rows: Sequence[LedgerRow]
+    rates: Mapping[str, float],
+    seconds: Mapping[str, float],
+    step: int,
+    rows: Sequence[LedgerRow],
+    num_processes: int,
 ) -> Iterator[str]:
     sampled = float(sum(sum(map(len, row.turns)) for row in rows))
     tokens = sampled + sum(row.prompt_length or 0 for row in rows)
@@ -100,8 +104,8 @@ def _wrong_rates(
     for name, (of, phase) in RATES.items():
         if not seconds.get(phase):
             continue
-        right = counts[of] / seconds[phase]
-        for tag in (name, f"{name}{PER_GPU}"):
+        whole = counts[of] / seconds[phase]
+        for tag, right in ((name, whole), (f"{name}{PER_GPU}", whole / num_processes)):
             logged = rates.get(tag, math.nan)
             if not math.isclose(logged, right, rel_tol=RATE) and (tag in rates or tag == name):
                 yield f"step {step}: performance/{tag} is {logged:.6g}, rows and seconds give {right:.6g}"
