@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -25,13 +25,18 @@ def documented_defaults(found: type[Any]) -> dict[str, str]:
         entry = ENTRY.match(line)
         if entry is None:
             continue
-        deeper = takewhile(lambda one, start=entry[1]: one.startswith(f"{start} "), lines[place + 1 :])
+        deeper = _indented_more(lines[place + 1 :], entry[1])
         if default := documented_default(entry[3]) or documented_default(" ".join([entry[4], *deeper])):
             given.setdefault(entry[2], default)
     for one in dataclasses.fields(found) if dataclasses.is_dataclass(found) else ():
         if default := documented_default(str(one.metadata.get("help", ""))):
             given.setdefault(one.name, default)
     return given
+
+
+def _indented_more(lines: Sequence[str], indent: str) -> Iterator[str]:
+    """Return the lines up to the first that has no more than this indentation."""
+    return takewhile(lambda line: line.startswith(f"{indent} "), lines)
 
 
 def written_defaults(found: type[Any]) -> dict[str, Any]:

@@ -331,7 +331,7 @@ class AnyBase(KnowsFailures):
         total = sum(value.double().square().mean() for value in found.values() if value.requires_grad)
         if not isinstance(total, Tensor):
             raise NotServed("no output has a gradient")
-        total.backward()
+        torch.autograd.backward(total)
         gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
         sizes = {name: float(value.abs().max()) for name, value in gradients.items() if value.numel()}
         largest = max(sizes.values())
@@ -348,7 +348,7 @@ class AnyBase(KnowsFailures):
             raise NotServed(error_line(error)) from error
         total = sum(value.double().square().mean() for value in found.values() if value.requires_grad)
         if isinstance(total, Tensor):
-            total.backward()
+            torch.autograd.backward(total)
         after = config.to_dict()
         names = [name for name, value in inputs.items() if not torch.equal(value, self._inputs[name])]
         left_out = ("_attn_implementation", "_attn_implementation_internal", "dtype", "torch_dtype")

@@ -126,7 +126,7 @@ class TrainingConfigurations(KnowsFailures):
         import transformers
 
         folder = temporary_folder()
-        arguments = {"output_dir": str(folder), "use_cpu": True, "report_to": "none"}
+        arguments: dict[str, Any] = {"output_dir": str(folder), "use_cpu": True, "report_to": "none"}
         made = [
             option_class(transformers.GenerationConfig, options=_options, reload=_reloaded),
             option_class(transformers.TrainingArguments, options=fields_of, **arguments),

@@ -51,7 +51,7 @@ class Configurations(KnowsFailures):
     def option_classes(self) -> Sequence[OptionClass]:
         import transformers
 
-        arguments = {
+        arguments: dict[str, Any] = {
             "output_dir": str(temporary_folder()),
             "use_cpu": True,
             "bf16": False,
