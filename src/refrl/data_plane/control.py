@@ -339,9 +339,8 @@ def restored(path: Path, clock: Callable[[], float] = time.monotonic) -> Control
     """Return the state that a journal records, with further changes appended to it; leases begin again."""
     journal = Journal(path)
     now = clock()
-    state = ControlState(
-        lambda: now
-    )  # no lease ends while the changes are made again, however long that takes
+    # No lease ends while the changes are made again, however long that takes.
+    state = ControlState(lambda: now)
     journal.play(state)
     state.clock, now = clock, clock()
     for lease in state.leases.values():
