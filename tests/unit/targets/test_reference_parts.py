@@ -22,15 +22,15 @@ ADDED = (
     "R24.learning_rate", "R24.staleness",
 )  # fmt: skip
 NOT_REFRL = {
-    "accumulated_training", "adapted_family", "adapter_groups", "adapters", "adapters_elsewhere", "collators",
-    "collectives", "combined_adapters", "compared_trainer", "decoding", "default_sampling", "drawn_tokens",
-    "executable_batch_size", "functions", "kl_controller", "length_balance", "masking", "metric_gather",
-    "model_calls", "model_family", "model_files", "model_heads", "model_options", "named_schedules",
-    "nested_exchanges", "own_generation", "pairs", "placed_models", "process_splits", "prompt_rows", "readiness",
-    "recorded_model", "rollout_window", "rotary", "routed_adapters", "row_loader", "row_tables",
-    "sampler_correction", "saved_loops", "seeded_draws", "settings", "supervised_evaluation", "supervised_run",
-    "supervised_step", "token_advantages", "tracker", "trained_tokens", "utilities", "validation_metrics",
-    "value_loss", "varied_adapters", "whole_trainer",
+    "accumulated_training", "adapted_family", "adapter_groups", "adapters", "adapters_elsewhere", "any_model",
+    "collators", "collectives", "combined_adapters", "compared_trainer", "configurations", "decoding",
+    "default_sampling", "drawn_tokens", "executable_batch_size", "functions", "kl_controller",
+    "length_balance", "masking", "metric_gather", "model_calls", "model_family", "model_files", "model_heads",
+    "model_options", "named_schedules", "nested_exchanges", "own_generation", "pairs", "placed_models",
+    "process_splits", "prompt_rows", "readiness", "recorded_model", "rollout_window", "rotary",
+    "routed_adapters", "row_loader", "row_tables", "sampler_correction", "saved_loops", "seeded_draws",
+    "settings", "supervised_evaluation", "supervised_run", "supervised_step", "token_advantages", "tracker",
+    "trained_tokens", "utilities", "validation_metrics", "value_loss", "varied_adapters", "whole_trainer",
 }  # fmt: skip
 """Components of other stacks; the laws about them have a plain implementation beside their tests."""
 

@@ -35,7 +35,7 @@ def documented_defaults(found: type[Any]) -> dict[str, str]:
 
 
 def _indented_more(lines: Sequence[str], indent: str) -> Iterator[str]:
-    """Return the lines up to the first that has no more than this indentation."""
+    """Return the lines up to the first that is not indented further."""
     return takewhile(lambda line: line.startswith(f"{indent} "), lines)
 
 

@@ -67,6 +67,10 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "kept": {
         **dict.fromkeys(OF_OTHERS, "the class makes it of other options"),
         **dict.fromkeys((f"{name}.dataloader_pin_memory" for name in TRAINING), "it is off without a device"),
+        **dict.fromkeys(
+            (f"{name}.local_rank" for name in TRAINING), "releases of 4 read it from the launcher"
+        ),
+        **dict.fromkeys((f"{name}.tpu_metrics_debug" for name in TRAINING), "releases of 4 move it to debug"),
         "FalconMambaConfig.use_mambapy": f"docs/evidence/findings.md, {FINDING}",
     },
     "loaded": dict.fromkeys(
