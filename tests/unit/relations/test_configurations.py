@@ -120,7 +120,7 @@ def test_documented_defaults_are_read() -> None:
     """In the line of the type, in the text below it, and nowhere else."""
     (found,) = Library().option_classes
     assert found.documented == {"rate": "0.5", "steps": "3"}
-    assert found.texts == {"kind": ["mean", "sum"]}
+    assert found.values == {"kind": ["mean", "sum"], "rate": [0.25], "steps": [3]}
     assert documented_default("by default the mean") is None
 
 

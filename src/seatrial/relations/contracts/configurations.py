@@ -27,8 +27,8 @@ class OptionClass:
     """Defaults as the documentation writes them, by option."""
     written: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of the signature, by option."""
-    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Values of options whose type is one of several texts."""
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values of options whose type is one of several texts, or whose default does not show the documented type."""
 
 
 @runtime_checkable

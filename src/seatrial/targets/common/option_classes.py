@@ -15,6 +15,8 @@ from seatrial.relations.laws.options.configurations import documented_default
 
 ENTRY = re.compile(r"^([ \t]*)`{0,2}(\w+)`{0,2} ?\(([^\n]*)\) ?:(.*)$")
 """The line of an option in a docstring: its place, its name, its type, and what may follow."""
+NUMBERS: Mapping[str, Any] = {"int": 3, "float": 0.25, "bool": True}
+"""A value of each type."""
 
 
 def documented_defaults(found: type[Any]) -> dict[str, str]:
@@ -50,6 +52,13 @@ def written_defaults(found: type[Any]) -> dict[str, Any]:
         if one.name in given and one.default_factory is not dataclasses.MISSING:
             given[one.name] = one.default_factory()
     return given
+
+
+def numbers_of(found: type[Any]) -> dict[str, Sequence[Any]]:
+    """Return a value of each option that the docstring says is a number or a switch."""
+    entries = filter(None, map(ENTRY.match, (inspect.getdoc(found) or "").splitlines()))
+    types = {entry[2]: entry[3].partition(",")[0].strip("`: ") for entry in entries}
+    return {name: [NUMBERS[one]] for name, one in types.items() if one in NUMBERS}
 
 
 def texts_of(found: type[Any]) -> dict[str, Sequence[str]]:
@@ -92,7 +101,7 @@ def option_class(
         reload=reload,
         documented=documented_defaults(found),
         written=written,
-        texts=texts_of(found),
+        values={**numbers_of(found), **texts_of(found)},
     )
 
 

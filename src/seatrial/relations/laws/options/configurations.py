@@ -51,16 +51,16 @@ def _ordered(value: Any) -> Any:
     return [_ordered(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def other_value(name: str, value: Any, texts: Sequence[str] = ()) -> Any:
-    """Return a value of the same type that is not this one; None if none is known."""
+def other_value(name: str, value: Any, values: Sequence[Any] = ()) -> Any:
+    """Return a value of the same type, or one of `values`, that is not this one; None if none is known."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
         return value + 1 if name.endswith(("_id", "_index")) or value < 4 else 2 * value
     if isinstance(value, float):
         return value / 2 if value else 0.25
-    if isinstance(value, str) or texts:
-        return next((text for text in texts if text != value), None)
+    if isinstance(value, str) or values:
+        return next((one for one in values if one != value), None)
     numbers = isinstance(value, list) and value and all(type(one) in (int, float) for one in value)
     return [*value, value[-1]] if numbers else None
 
@@ -68,7 +68,7 @@ def other_value(name: str, value: Any, texts: Sequence[str] = ()) -> Any:
 def _values(one: OptionClass) -> dict[str, Any]:
     """Return a value away from its default for every option that has one."""
     found = {
-        name: other_value(name, default, one.texts.get(name, ()))
+        name: other_value(name, default, one.values.get(name, ()))
         for name, default in one.options(one.make(**one.defaults)).items()
         if not one.written or name in one.written
     }
