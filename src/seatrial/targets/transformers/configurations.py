@@ -33,13 +33,18 @@ OF_OTHERS = (
     "InformerConfig.embedding_dimension", "LongT5Config.tie_word_embeddings", "MiniCPM3Config.head_dim",
     "MistralLarge4TextConfig.head_dim", "MT5Config.tie_word_embeddings", "MusicgenConfig.is_encoder_decoder",
     "MusicgenMelodyConfig.is_encoder_decoder", "PaddleOCRVLConfig.tie_word_embeddings",
-    "Pop2PianoConfig.tie_word_embeddings", "Qwen2MoeConfig.sliding_window", "RadioConfig.patch_dim",
+    "Pop2PianoConfig.tie_word_embeddings", "RadioConfig.patch_dim",
     "Sam3TrackerVideoConfig.memory_attention_rope_feat_sizes", "ShieldGemma2Config.tie_word_embeddings",
     "Step3p7VisionConfig.intermediate_size", "T5Gemma2Config.eoi_token_index",
     "TimeSeriesTransformerConfig.cardinality", "TimeSeriesTransformerConfig.embedding_dimension",
     "UdopConfig.tie_word_embeddings", "UnlimitedOcrTextConfig.head_dim", "ViltConfig.tie_word_embeddings",
 )  # fmt: skip
 """Options that a class makes of others, counts, or has one value of."""
+WINDOWED = (
+    "DeepseekOcr2VisionEncoderConfig", "Qwen2Config", "Qwen2MoeConfig", "Qwen2_5OmniTalkerConfig",
+    "Qwen2_5OmniTextConfig", "Qwen2_5_VLTextConfig", "Qwen2VLTextConfig", "Qwen3Config", "Qwen3MoeConfig",
+)  # fmt: skip
+"""Classes whose window needs a switch."""
 DOCUMENTED = "Transformers: documented defaults of models"
 OTHERWISE = (
     "AlignVisionConfig.hidden_dim", "BigBirdPegasusConfig.use_bias", "BltConfig.patching_threshold",
@@ -66,6 +71,7 @@ FINDING = "Transformers: use_mambapy of FalconMamba"
 ALLOWED: Mapping[str, Mapping[str, str]] = {
     "kept": {
         **dict.fromkeys(OF_OTHERS, "the class makes it of other options"),
+        **dict.fromkeys((f"{name}.sliding_window" for name in WINDOWED), "off without use_sliding_window"),
         **dict.fromkeys((f"{name}.dataloader_pin_memory" for name in TRAINING), "it is off without a device"),
         **dict.fromkeys(
             (f"{name}.local_rank" for name in TRAINING), "releases of 4 read it from the launcher"
