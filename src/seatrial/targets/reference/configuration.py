@@ -170,6 +170,21 @@ def allowed(options: Mapping[str, Any]) -> bool:
     return True
 
 
+@cache
+def _unmade() -> dict[str, Any]:
+    """Return the values of `conformance.yaml` without a model: none is made."""
+    return load_config(GRPORunConfig, TABLES / "conformance.yaml", []).model_dump(mode="json")
+
+
+def refusal_of(options: Mapping[str, Any]) -> str:
+    """Return the message with which the schema refuses dotted options; empty where it takes them. No model is made."""
+    try:
+        validate_config(GRPORunConfig, _with(_unmade(), options), source="conformance")
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def effective(config: GRPORunConfig) -> dict[str, Any]:
     """Return every option by dotted name, with the resolved values of defaults."""
     return dotted(masked(config.model_dump(mode="json"))) | {
