@@ -101,8 +101,8 @@ class Architecture:
         sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), *self._asked(job)]
         sensors += [SCORES] if _can_score(context.overrides) else []
         if judge_run(context, evidence, sensors):
-            is_own = self._made_of_seeds(context, model, job.frozen)
-            context.claim(*self.claims(job, SCORES in sensors), *([OF_SEEDS] if is_own else []))
+            is_made = self._made_of_seeds(context, model, job.frozen)
+            context.claim(*self.claims(job, SCORES in sensors, is_made))
 
     def _made_of_seeds(self, context: TrialContext, model: Path, fixed: Sequence[str]) -> bool:
         """Make a second model of another seed and compare the two; return whether the first was made here."""
@@ -126,12 +126,13 @@ class Architecture:
     def _served(self, evidence: RunEvidence) -> Verdict:
         return served(evidence, evidence.job.backend, evidence.job.mesh, model=self.model)
 
-    def claims(self, job: TrainingJob, can_score: bool = True) -> Sequence[Claim]:
+    def claims(self, job: TrainingJob, can_score: bool = True, is_made: bool = True) -> Sequence[Claim]:
         """Return what the run proves."""
         return [
             Claim(text=f"{self.model} served the run", verdicts=(SERVED,)),
             Claim(text=self.claim, verdicts=(*(one.name for one in self._asked(job)), PARAMETERS_MOVED.name)),
             *([Claim(text=SCORED, verdicts=(SCORES.name,))] if can_score else []),
+            *([OF_SEEDS] if is_made else []),
             *smoke_claims(job),
         ]
 
