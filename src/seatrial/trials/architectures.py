@@ -247,6 +247,8 @@ def architecture_trials() -> Sequence[Architecture]:
             sensors=(sensor("dense: every kind of layer trains", "each kind moved", _dense),),
             options=(
                 "grpo.advantage.estimator=rloo",
+                "grpo.use_dynamic_sampling=true",  # drops the group of the empty word, and draws in its place
+                "grpo.dynamic_sampling_max_gen_batches=20",
                 "loss_fn.entropy_coefficient=0.01",
                 "loss_fn.reference_policy_kl_type=k2",
                 "policy.generation.temperature=0.8",

@@ -25,6 +25,7 @@ from seatrial.targets.reference.guards.observer import RecordingGuards
 from seatrial.targets.reference.guards.options import check_options
 from seatrial.targets.reference.guards.refusals import check_refusals
 from seatrial.targets.reference.guards.schedule import ScheduleGuard
+from seatrial.targets.reference.guards.specifications import check_specifications
 from seatrial.targets.reference.runs.short import quiet
 
 
@@ -317,6 +318,27 @@ def test_options_that_contradict_one_another_are_refused(
     guards = Guards(raises=False)
     check_refusals(guards)
     assert bool(guards.failures) is (answer is not None)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_what_a_loss_says_of_itself_is_checked(monkeypatch: pytest.MonkeyPatch, penalty: float) -> None:
+    """A KL in the reward is no term of the loss."""
+    options = {"loss_fn.kl_in": "reward", "loss_fn.reference_policy_kl_penalty": 0.5}
+    place = "seatrial.targets.reference.guards.specifications.loss_specification"
+    monkeypatch.setattr(place, lambda loss: {"kl_penalty": penalty, "reduction": "token"})
+    guards = Guards(raises=False)
+    check_specifications(configuration(options), guards)
+    assert [verdict.name for verdict in guards.failures] == (["guard loss as specified"] if penalty else [])
+
+
+@pytest.mark.parametrize("kind", ["ppo_clip", "gspo", "cispo"])
+def test_built_in_losses_say_what_they_are(kind: str) -> None:
+    """Every value that they name is that of the options."""
+    guards = Guards(raises=False)
+    reduction = "sequence" if kind == "gspo" else "token"
+    check_specifications(configuration({"loss_fn.kind": kind, "loss_fn.reduction": reduction}), guards)
+    assert not guards.failures
+    assert len(guards.asked) == 2
 
 
 def test_the_empty_word_is_a_prompt_to_look_up(tmp_path: Path) -> None:

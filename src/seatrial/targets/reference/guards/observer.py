@@ -55,6 +55,7 @@ from seatrial.targets.reference.guards.rows import check_rows, check_samples, ch
 from seatrial.targets.reference.guards.sampling import RATIO_TOLERANCE, SamplingGuard
 from seatrial.targets.reference.guards.schedule import ScheduleGuard
 from seatrial.targets.reference.guards.seeds import SeedGuard
+from seatrial.targets.reference.guards.specifications import check_specifications
 from seatrial.targets.reference.guards.updates import UpdateGuard, shows_updates
 from seatrial.targets.reference.guards.weight_sync import check_sync
 from seatrial.targets.reference.target import GUARDS_FILE
@@ -294,8 +295,9 @@ class TrialGuards(RecordingGuards):
         self._updates = UpdateGuard(config, self.guards)
 
     def started(self, session: Session) -> None:
-        """Check which options are refused together."""
+        """Check which options are refused together, and what the parts say of themselves."""
         super().started(session)
+        check_specifications(self._config, self.guards)
         if session.world.rank == 0:
             check_refusals(self.guards)
 
