@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import tempfile
@@ -138,12 +137,13 @@ def policy_configuration(options: Mapping[str, Any]) -> PolicyConfig:
 
 
 def _with(base: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values with those of dotted names replaced."""
-    tree = copy.deepcopy(dict(base))
+    """Return nested values with those of dotted names replaced; sections without one are those of the base."""
+    tree = dict(base)
     for dotted, value in options.items():
         *sections, leaf = dotted.split(".")
         place = tree
         for section in sections:
+            place[section] = dict(place[section])
             place = place[section]
         place[leaf] = value
     return tree
