@@ -34,6 +34,7 @@ from seatrial.targets.reference.guards.advantages import (
     check_shaped_rewards,
 )
 from seatrial.targets.reference.guards.base import RunConfig, is_checked_closely
+from seatrial.targets.reference.guards.bounds import check_bounds
 from seatrial.targets.reference.guards.checkpoints import CheckpointGuard, check_loaded
 from seatrial.targets.reference.guards.examples import ExampleGuard
 from seatrial.targets.reference.guards.log import LogGuard
@@ -295,9 +296,10 @@ class TrialGuards(RecordingGuards):
         self._updates = UpdateGuard(config, self.guards)
 
     def started(self, session: Session) -> None:
-        """Check which options are refused together, and what the parts say of themselves."""
+        """Check which options are refused together, what the parts say of themselves, and bounds that are reached."""
         super().started(session)
         check_specifications(self._config, self.guards)
+        check_bounds(session, self._config, self.guards)
         if session.world.rank == 0:
             check_refusals(self.guards)
 
