@@ -19,9 +19,9 @@ from seatrial.trials.sensors.paths import sensor
 
 Arguments = Mapping[str, int]
 PARTS, COLOURS = 4, 3
-"""Quarters of an image or tones of a sound, one of which a prompt asks for, and the colours that a quarter may have."""
+"""Quarters of an image or tones of a sound, one of which a prompt names, and the colours that a quarter may have."""
 MEDIA = r"(?:<\|media\|>)+([a-d])="
-"""Form of a prompt that asks for a part of an image or sound."""
+"""Form of a prompt that names a part of an image or sound."""
 UNLIKELY = 1e-6
 """Probability below which numbers of prompts are not drawn from all of a task's."""
 COUNTABLE = 2**63

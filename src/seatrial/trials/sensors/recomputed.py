@@ -93,6 +93,6 @@ RECOMPUTED_CLAIMS = (
     Claim(
         text="the run records truly how it began, and what its checkpoints hold", verdicts=(RECORD_TRUE.name,)
     ),
-    Claim(text="files of rows have one object a line, whatever a text contains", verdicts=(ROW_FILES.name,)),
+    Claim(text="files of rows have one object a line, with any text", verdicts=(ROW_FILES.name,)),
     Claim(text="the export keeps the model's settings and tokenizer", verdicts=(EXPORTED.name,)),
 )

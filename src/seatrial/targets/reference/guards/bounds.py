@@ -56,8 +56,8 @@ def batches_without_spread(num_groups: int, bound: int) -> int:
 
 
 def turns_of_a_conversation(session: Session, max_turns: int) -> int:
-    """Return the turns of a model that always asks, in an environment with such a bound that always answers."""
-    sampler = _Asks()
+    """Return the turns of a conversation whose every turn the environment answers, until such a bound."""
+    sampler = _Caller()
     params = SamplingParams(max_new_tokens=TOKENS * (max_turns + 1))
     take_turns(
         sampler, _Answers(max_turns), session.tokenizer, [(1,)], params, torch.Generator().manual_seed(0)
@@ -76,7 +76,7 @@ class _Answers:
         return "yes"
 
 
-class _Asks:
+class _Caller:
     """Samples one token a turn, and counts the turns."""
 
     def __init__(self) -> None:
