@@ -68,10 +68,11 @@ class TransferredWeights:
         with self._phase("collect_tensors"):
             weights = {name: self._as_sent(tensor) for name, tensor in self._source.named_weights()}
             expected = _fingerprints(weights, self._receiver.specs())
-        num_bytes = 0
+        num_bytes = largest = 0
         self._receiver.begin(version, based_on)
         for bucket in bucketed(self._parts(weights, known), self._bucket_bytes):
             num_bytes += sum(map(_num_bytes, bucket))
+            largest = max(largest, sum(map(_num_bytes, bucket)))
             self._receiver.receive(bucket)
         receipt = self._receiver.commit(expected)
         for name, seconds in receipt.seconds.items():
@@ -82,6 +83,7 @@ class TransferredWeights:
         self._report = {
             "weight_sync/tensors_verified": float(receipt.num_tensors),
             "weight_sync/bytes_sent": float(num_bytes),
+            "weight_sync/largest_message_bytes": float(largest),
             "weight_sync/full": float(based_on is None),
         }
         return self._report

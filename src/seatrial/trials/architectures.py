@@ -6,9 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+
+import numpy as np
 
 from seatrial.errors import BlockedError
-from seatrial.evidence.weights import stored_tensors
+from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_claims, smoke_sensors
@@ -29,7 +32,7 @@ from seatrial.trials.sensors.paths import (
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
 from seatrial.trials.sensors.scoring import draft_loss, first_scores
 from seatrial.trials.sensors.served import SERVED, served
-from seatrial.verdict import Verdict
+from seatrial.verdict import Outcome, Verdict
 
 RECIPE = "grpo-smoke"
 SCORES = sensor("step 1: log-probabilities are those of transformers", "each token of each row", first_scores)
@@ -37,6 +40,7 @@ DRAFT_LOSS = "draft: the loss is that of the token after next"
 SCORED = (
     "at step 1 the trainer's log-probabilities are those of transformers' own model on the prompts as drawn"
 )
+SEEDED = "a model of another seed has other random tensors"
 LEAST_EXPERTS = 11
 """From ten on, names sorted as text are in another order than numbers."""
 HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
@@ -97,7 +101,23 @@ class Architecture:
         sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), *self._asked(job)]
         sensors += [SCORES] if _can_score(context.overrides) else []
         if judge_run(context, evidence, sensors):
-            context.claim(*self.claims(job, SCORES in sensors))
+            is_made = self._made_of_seeds(context, model, job.frozen)
+            context.claim(*self.claims(job, SCORES in sensors, is_made))
+
+    def _made_of_seeds(self, context: TrialContext, model: Path, fixed: Sequence[str]) -> bool:
+        """Make a second model of another seed and compare the two; return whether the first was made here."""
+        if context.target.given_model(context.overrides) is not None:
+            return False
+        other = prepare_model(
+            context,
+            context.directory / "other-model",
+            context.seed + 1,
+            self.made,
+            log="make-other-model.log",
+        )
+        if other is not None:
+            context.record(differ_by_seed(model, other, fixed))
+        return True
 
     def _asked(self, job: TrainingJob) -> list[Sensor]:
         """Return its sensors; the draft loss of several updates a step is logged as their mean, and is not judged."""
@@ -106,14 +126,55 @@ class Architecture:
     def _served(self, evidence: RunEvidence) -> Verdict:
         return served(evidence, evidence.job.backend, evidence.job.mesh, model=self.model)
 
-    def claims(self, job: TrainingJob, can_score: bool = True) -> Sequence[Claim]:
+    def claims(self, job: TrainingJob, can_score: bool = True, is_made: bool = True) -> Sequence[Claim]:
         """Return what the run proves."""
         return [
             Claim(text=f"{self.model} served the run", verdicts=(SERVED,)),
             Claim(text=self.claim, verdicts=(*(one.name for one in self._asked(job)), PARAMETERS_MOVED.name)),
             *([Claim(text=SCORED, verdicts=(SCORES.name,))] if can_score else []),
+            *([OF_SEEDS] if is_made else []),
             *smoke_claims(job),
         ]
+
+
+OF_SEEDS = Claim(text="every random tensor of a model follows from its seed", verdicts=(SEEDED,))
+
+
+def differ_by_seed(model: Path, other: Path, fixed: Sequence[str] = ()) -> Verdict:
+    """Judge whether the tensors of two models of different seeds differ.
+
+    Args:
+        model: folder of one; models in folders of it, such as a draft head, are compared too.
+        other: folder of the other.
+        fixed: ends of the names of tensors that no seed determines, apart from those of a single value.
+    """
+    tensors, others = _all_tensors(model), _all_tensors(other)
+    drawn = [
+        name
+        for name, tensor in tensors.items()
+        if np.ptp(tensor.read()) > 0 and not (fixed and name.endswith(tuple(fixed)))
+    ]
+    same = [name for name in drawn if name in others and (tensors[name].read() == others[name].read()).all()]
+    wrong = [f"{name} is the same for two seeds" for name in same]
+    wrong += [f"{name} is in one of two models alone" for name in sorted(tensors.keys() ^ others.keys())]
+    return Verdict(
+        name=SEEDED,
+        outcome=Outcome.FAIL if wrong or not drawn else Outcome.PASS,
+        reason="; ".join(wrong[:3]) or f"{len(drawn)} of {len(tensors)} tensors are drawn, and differ",
+        value=float(len(same)),
+        bound="== 0 tensors of several values that are equal for two seeds",
+        num_samples=len(drawn),
+    )
+
+
+def _all_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a model and of those in folders of it, by place and name."""
+    places = sorted({file.parent for file in folder.rglob("*.safetensors")})
+    return {
+        f"{place.relative_to(folder) / name}": tensor
+        for place in places
+        for name, tensor in stored_tensors(place).items()
+    }
 
 
 def _can_score(overrides: Sequence[str]) -> bool:
@@ -186,6 +247,8 @@ def architecture_trials() -> Sequence[Architecture]:
             sensors=(sensor("dense: every kind of layer trains", "each kind moved", _dense),),
             options=(
                 "grpo.advantage.estimator=rloo",
+                "grpo.use_dynamic_sampling=true",  # drops the group of the empty word, and draws in its place
+                "grpo.dynamic_sampling_max_gen_batches=20",
                 "loss_fn.entropy_coefficient=0.01",
                 "loss_fn.reference_policy_kl_type=k2",
                 "policy.generation.temperature=0.8",

@@ -34,6 +34,7 @@ from seatrial.trials.sensors.scoring import unreached_experts
 from seatrial.verdict import Outcome, Verdict
 
 MAKING = "make-model.log"
+OF_MADE = "a tiny made model: nothing is said about pretrained weights or real sizes"
 SHARP = "sharp"
 """Architecture of a model whose weights are five times as large as usual."""
 RATIO_CHECKS = (
@@ -217,9 +218,16 @@ def train_and_judge(
 
 
 def prepare_model(
-    context: TrialContext, output: Path, seed: int, architecture: str | None = None
+    context: TrialContext, output: Path, seed: int, architecture: str | None = None, log: str = MAKING
 ) -> Path | None:
     """Return the given model, or make one, of an architecture or the target's own; None when making it failed.
+
+    Args:
+        context: the trial.
+        output: folder of the model.
+        seed: of its weights.
+        architecture: None: the target's own.
+        log: name of the console log of the command that makes it, in the trial's folder.
 
     Raises:
         BlockedError: the target makes no models of that architecture.
@@ -229,12 +237,9 @@ def prepare_model(
         context.result.model = str(given)
         return given
     context.result.model = "tiny byte-level model with random weights, made here"
-    context.result.limitations.append(
-        "a tiny made model: nothing is said about pretrained weights or real sizes"
-    )
-    launched = launch(
-        context, _making(context.target, output, seed, architecture), context.directory / MAKING
-    )
+    if OF_MADE not in context.result.limitations:
+        context.result.limitations.append(OF_MADE)
+    launched = launch(context, _making(context.target, output, seed, architecture), context.directory / log)
     if launched.ok:
         return output
     context.record(exit_verdict("a model is made", launched))

@@ -17,6 +17,7 @@ from seatrial.trials.sensors.learning import (
     rise_verdict,
     validation_outcomes,
 )
+from seatrial.trials.sensors.recomputed import RECOMPUTED
 from seatrial.trials.sensors.run import (
     FINITE,
     LOG_UNDAMAGED,
@@ -46,6 +47,7 @@ def learning_sensors(job: TrainingJob) -> list[Sensor]:
         PARAMETERS_MOVED,
         TREND,
         *LEDGER_SENSORS,
+        *RECOMPUTED,
     ]
 
 

@@ -23,6 +23,8 @@ NUM_PROCESSES = 2
 """Of every layout."""
 EPSILON = "policy.optimizer.eps=1e-4"
 """Of both runs: Adam divides by the root of the second moment, and rounding of a gradient near 0 by the usual 1e-8."""
+OF_LAYOUTS = ("policy.dtensor_cfg.", "policy.megatron_cfg.", "cluster.num_processes=", "cluster.placement=")
+"""Beginnings of overrides that say how processes share a run."""
 COMPARED: Mapping[str, tuple[str, ...]] = {
     "gradient norm": ("train/grad_norm",),
     "loss and reward": ("train/loss", "train/reward", "train/gen_kl_error"),
@@ -84,7 +86,11 @@ class ParallelLayout:
                 model=model,
                 directory=directory,
                 seed=context.seed,
-                overrides=(EPSILON, *context.overrides, *words),
+                overrides=(
+                    EPSILON,
+                    *(context.overrides if words else without_layout(context.overrides)),
+                    *words,
+                ),
             )
             job = context.target.job(request)
             launched = launch(context, job, directory / "run.log")
@@ -118,6 +124,11 @@ class ParallelLayout:
                 verdicts=(WEIGHTS, "shared: every trainable tensor moved"),
             ),
         ]
+
+
+def without_layout(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the overrides that a run of one process takes: options of layouts are refused there."""
+    return tuple(word for word in overrides if not word.startswith(OF_LAYOUTS))
 
 
 def compare_series(what: str, alone: RunEvidence, shared: RunEvidence) -> Verdict:

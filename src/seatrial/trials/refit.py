@@ -27,7 +27,13 @@ from seatrial.trials.sensors.run import (
     Sensor,
     check_sensor,
 )
-from seatrial.trials.sensors.sent import BYTES, FULL, sizes_of_syncs, syncs_carry_changes
+from seatrial.trials.sensors.sent import (
+    BYTES,
+    FULL,
+    messages_are_bounded,
+    sizes_of_syncs,
+    syncs_carry_changes,
+)
 from seatrial.verdict import Outcome, Verdict
 
 VERIFIED = "train/weight_sync/tensors_verified"
@@ -110,6 +116,9 @@ SENT = sensor(
     "of all weights, or of those that changed",
     syncs_carry_changes,
 )
+MESSAGES = sensor(
+    "no message of a sync is larger than configured", "of whole weights, or of changes", messages_are_bounded
+)
 TRANSFER_TIMED = check_sensor(
     'min(data["timing/train/prepare_for_generation/transfer_and_update_weights"]) > 0',
     "the transfer was timed at every step",
@@ -117,6 +126,7 @@ TRANSFER_TIMED = check_sensor(
 
 
 CARRIED = Claim(text="every sync carries what changed, or all", verdicts=(SENT.name,))
+BOUNDED = Claim(text="messages are as large as configured at most", verdicts=(MESSAGES.name,))
 
 
 class Form(NamedTuple):
@@ -131,15 +141,20 @@ class Form(NamedTuple):
 
 WHOLE = Form(
     "grpo-refit-noncolocated",
-    sensors=(PARAMETERS_MOVED, SENT),
-    claims=(Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)), CARRIED),
+    sensors=(PARAMETERS_MOVED, SENT, MESSAGES),
+    claims=(
+        Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)),
+        CARRIED,
+        BOUNDED,
+    ),
 )
 CHANGES = Form(
     "grpo-refit-delta",
     made="peaked",  # with weights of the usual size a sampler that errs is within the rounding of bfloat16
-    sensors=(DELTAS, SENT),
+    sensors=(DELTAS, SENT, MESSAGES),
     claims=(
         CARRIED,
+        BOUNDED,
         Claim(
             text="between full syncs changes alone travel, and leave the generator with the same bits",
             verdicts=(DELTAS.name, ALL_VERIFIED.name),

@@ -51,6 +51,7 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
     "warm-up": ({"policy.scheduler.warmup_steps": 4}, "learning rate as configured"),
     "validations": ({"grpo.val_period": 1}, "validations as configured"),
     "length": ({"grpo.max_num_steps": 5}, "steps as configured"),
+    "micro-batches": ({"policy.train_micro_batch_size": 2}, "micro-batches as configured"),
     "template": ({"policy.tokenizer.chat_template": "byte"}, "prompts as the tokenizer has them"),
 }
 """What a guard is told in place of the run's own options, and the guard that has to see it."""

@@ -12,16 +12,20 @@ import torch
 
 from refrl.config import GRPORunConfig, load_config
 from refrl.recipes import find_config
+from refrl.tasks import make_splits
 from refrl.training.grpo import run_grpo
 from refrl.training.session import Observer, Observers, Session, TrainedStep
 from refrl.training.sft import run_sft
 from seatrial.guards import Guards
 from seatrial.targets.reference.configuration import configuration, tuning_configuration
 from seatrial.targets.reference.guards.checkpoints import SAVED_FILE
+from seatrial.targets.reference.guards.examples import ExampleGuard
 from seatrial.targets.reference.guards.masks import check_kept_ids
 from seatrial.targets.reference.guards.observer import RecordingGuards
 from seatrial.targets.reference.guards.options import check_options
+from seatrial.targets.reference.guards.refusals import check_refusals
 from seatrial.targets.reference.guards.schedule import ScheduleGuard
+from seatrial.targets.reference.guards.specifications import check_specifications
 from seatrial.targets.reference.runs.short import quiet
 
 
@@ -302,3 +306,49 @@ def test_a_policy_that_saves_copies_is_sound(tmp_path: Path, precision: str) -> 
     found = json.loads((tmp_path / "log" / "guards.json").read_text())
     assert found["guard checkpoint is whole"]["asked"] == 1
     assert found["guard types after sync"]["asked"] > 0
+
+
+@pytest.mark.parametrize("answer", [None, "", "another option is wrong"])
+def test_options_that_contradict_one_another_are_refused(
+    monkeypatch: pytest.MonkeyPatch, answer: str | None
+) -> None:
+    """By name; and options close to them are not."""
+    if answer is not None:
+        monkeypatch.setattr("seatrial.targets.reference.guards.refusals.refusal_of", lambda options: answer)
+    guards = Guards(raises=False)
+    check_refusals(guards)
+    assert bool(guards.failures) is (answer is not None)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_what_a_loss_says_of_itself_is_checked(monkeypatch: pytest.MonkeyPatch, penalty: float) -> None:
+    """A KL in the reward is no term of the loss."""
+    options = {"loss_fn.kl_in": "reward", "loss_fn.reference_policy_kl_penalty": 0.5}
+    place = "seatrial.targets.reference.guards.specifications.loss_specification"
+    monkeypatch.setattr(place, lambda loss: {"kl_penalty": penalty, "reduction": "token"})
+    guards = Guards(raises=False)
+    check_specifications(configuration(options), guards)
+    assert [verdict.name for verdict in guards.failures] == (["guard loss as specified"] if penalty else [])
+
+
+@pytest.mark.parametrize("kind", ["ppo_clip", "gspo", "cispo"])
+def test_built_in_losses_say_what_they_are(kind: str) -> None:
+    """Every value that they name is that of the options."""
+    guards = Guards(raises=False)
+    reduction = "sequence" if kind == "gspo" else "token"
+    check_specifications(configuration({"loss_fn.kind": kind, "loss_fn.reduction": reduction}), guards)
+    assert not guards.failures
+    assert len(guards.asked) == 2
+
+
+def test_the_empty_word_is_a_prompt_to_look_up(tmp_path: Path) -> None:
+    """Where the arguments of the task allow it."""
+    words = ["data.task=lookup", "data.task_args={min_length: 0, max_length: 3, alphabet_size: 2}"]
+    config = load_config(GRPORunConfig, find_config("grpo-smoke"), words)
+    guards = Guards(raises=False)
+    examples = [*make_splits(config.data).train, *make_splits(config.data).validation]
+    assert "price :" in [example.prompt for example in examples]
+    ExampleGuard(config, guards)._check_examples(examples)
+    assert not guards.failures
+    ExampleGuard(config, guards)._check_examples([replace(examples[0], prompt="price 1:")])
+    assert guards.failures

@@ -3,16 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
+from refrl.algorithms.filters import DynamicSampling
 from refrl.rollout.collect import GroupFate
+from refrl.rollout.multi_turn import take_turns
 from refrl.rollout.progress import RolloutProgress
 from refrl.training.grpo import run_grpo
 from refrl.training.session import Observers, TrainedStep
 from seatrial.guards import Guards
 from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.guards.bounds import check_bounds
 from seatrial.targets.reference.guards.observer import RecordingGuards
 from seatrial.targets.reference.guards.rollouts import RolloutGuard
 from seatrial.targets.reference.runs.short import quiet
@@ -126,3 +131,28 @@ def test_each_guard_sees_its_fault(groups: Callable[[int], Sequence[GroupFate]],
             object.__setattr__(made, name, value)
         guard.check_step(made)
     assert {verdict.name.removeprefix("guard ") for verdict in guards.failures} == seen
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_bounds_hold_where_they_are_reached(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """A batch or a turn beyond the configured ones is seen."""
+    place = "seatrial.targets.reference.guards.bounds"
+    made, turns = DynamicSampling, take_turns
+    monkeypatch.setattr(
+        f"{place}.DynamicSampling",
+        lambda num_groups, max_generation_batches: made(num_groups, max_generation_batches + more),
+    )
+
+    def longer(sampler: Any, environment: Any, *rest: Any) -> Any:
+        environment.max_turns += more
+        return turns(sampler, environment, *rest)
+
+    monkeypatch.setattr(f"{place}.take_turns", longer)
+    config = configuration({"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_gen_batches": 3})
+    tokenizer = AutoTokenizer.from_pretrained(config.policy.model_name)
+    worker = SimpleNamespace(environment=SimpleNamespace(max_turns=2))
+    session: Any = SimpleNamespace(worker=worker, tokenizer=tokenizer)
+    guards = Guards(raises=False)
+    check_bounds(session, config, guards)
+    assert len(guards.asked) == 2
+    assert len(guards.failures) == 2 * more

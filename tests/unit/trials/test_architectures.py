@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from refrl.models.tiny import TinyModelSpec, make_model
 from seatrial.evidence.weights import compare_weights
-from seatrial.trials.architectures import architecture_trials
+from seatrial.trials.architectures import architecture_trials, differ_by_seed
 from seatrial.verdict import Outcome
 
 SENSORS = {trial.made: trial.sensors[0] for trial in architecture_trials()}
@@ -121,3 +121,21 @@ def test_an_export_that_says_it_is_untied_fails(tmp_path: Path) -> None:
         weights=compare_weights(tmp_path / "before", tmp_path / "after"),
     )
     assert SENSORS["tied"].judge(evidence).outcome is Outcome.FAIL
+
+
+def test_random_tensors_that_no_seed_determines_are_seen(tmp_path: Path) -> None:
+    """Also those of a draft head in a folder of its own; tensors of one value, and fixed ones, may be the same."""
+    random, ones = np.random.default_rng(0), np.ones(4, dtype=np.float32)
+    table = np.arange(4, dtype=np.float32)
+    for name in ("one", "other"):
+        (tmp_path / name / "draft").mkdir(parents=True)
+        drawn = random.normal(size=4).astype(np.float32)
+        save_file({"w": drawn, "norm": ones, "table": table}, tmp_path / name / "model.safetensors")
+        save_file({"d": drawn}, tmp_path / name / "draft" / "model.safetensors")
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert differ_by_seed(one, other, ["table"]).outcome is Outcome.PASS
+    assert "table is the same" in differ_by_seed(one, other).reason
+    (other / "draft" / "model.safetensors").write_bytes((one / "draft" / "model.safetensors").read_bytes())
+    verdict = differ_by_seed(one, other, ["table"])
+    assert verdict.outcome is Outcome.FAIL
+    assert "draft/d is the same for two seeds" in verdict.reason

@@ -11,12 +11,13 @@ import torch
 from safetensors.torch import save_file
 
 from seatrial.evidence.weights import compare_weights
+from seatrial.trials.run_evidence import NotGivenError
 from seatrial.trials.sensors.paths import int8_layers
 from seatrial.trials.sensors.run import parameters_moved
 from seatrial.verdict import Outcome
 
 
-def judged(folder: Path, after: dict[str, torch.Tensor], rates: Sequence[float]) -> Any:
+def judged(folder: Path, after: dict[str, torch.Tensor], rates: Sequence[float], lr: float = 1e-3) -> Any:
     """Return the verdict on weights of a norm of ones and a matrix, exported in bfloat16."""
     before = {"norm": torch.ones(8), "matrix": torch.linspace(-0.1, 0.1, 64).reshape(8, 8)}
     for name, tensors in {"before": before, "after": {**before, **after}}.items():
@@ -25,7 +26,12 @@ def judged(folder: Path, after: dict[str, torch.Tensor], rates: Sequence[float])
             {one: tensor.bfloat16() for one, tensor in tensors.items()}, folder / name / "m.safetensors"
         )
     evidence: Any = SimpleNamespace(
-        job=SimpleNamespace(final_model=folder / "after", frozen=(), num_updates_per_step=1),
+        job=SimpleNamespace(
+            final_model=folder / "after",
+            frozen=(),
+            num_updates_per_step=1,
+            configuration={"policy": {"optimizer": {"lr": lr}}},
+        ),
         need=lambda kind: None,
         series=lambda tag: SimpleNamespace(values=np.array(rates)) if rates else None,
         weights=compare_weights(folder / "before", folder / "after"),
@@ -61,6 +67,16 @@ def test_a_tensor_may_stay_where_its_type_is_too_coarse_for_the_rates(
     verdict = judged(tmp_path, after, rates)
     assert verdict.outcome is outcome
     assert words in verdict.reason
+
+
+def test_what_is_configured_not_to_move_proves_nothing(tmp_path: Path) -> None:
+    """And may not move."""
+    with pytest.raises(NotGivenError, match="lr=0: nothing can move"):
+        judged(tmp_path, {}, [0.0] * 3, lr=0.0)
+    (tmp_path / "moved").mkdir()
+    verdict = judged(tmp_path / "moved", MATRIX, [0.0] * 3, lr=0.0)
+    assert verdict.outcome is Outcome.FAIL
+    assert "1 tensors moved at a learning rate of 0: matrix" in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What trials ask of filters, of dynamic sampling, of the buffer's logged size, and of damaged checkpoints."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +73,38 @@ def row(index: int, reward: float, *, mask: int = 1, length: int = 2, cut: bool 
         reward=reward,
         finish_reason="length" if cut else "stop",
     )
+
+
+def turned(number: int) -> LedgerRow:
+    """Return a row of some turns of one token each, with a token of the environment between them."""
+    mask = [1, 0] * number
+    return replace(
+        row(0, 1.0, length=2 * number),
+        loss_mask=(0, 0, *mask),
+        generation_logprobs=tuple(-1.0 * on for on in mask),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "number", "is_seen"),
+    [
+        ("lookup", {}, 2, False),
+        ("lookup", {}, 3, True),
+        ("lookup", {"environment_args.max_turns": 3}, 3, False),
+        ("own:Environment", {}, 3, False),
+    ],
+)
+def test_turns_beyond_the_bound_are_seen(
+    name: str, arguments: dict[str, int], number: int, is_seen: bool
+) -> None:
+    """Of a built-in environment by its documented bound; another one's own bound is not known."""
+    evidence = run([turned(number), row(1, 0.0), row(2, 0.0), row(3, 1.0)], {})
+    policy = {"max_total_sequence_length": 99, "generation": {"max_new_tokens": 99}}
+    data = {"environment": name, **arguments}
+    evidence.job.configuration = {**evidence.job.configuration, "policy": policy, "data": data}
+    wrong = "".join(rows_are_filtered(evidence)[0])
+    assert (f"{number} turns, more than the" in wrong) is is_seen
+    assert bool(wrong) is is_seen
 
 
 FLAT = [row(0, 1.0), row(1, 1.0), row(2, 0.0), row(3, 1.0)]

@@ -2,13 +2,16 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.trials.toy_target import TOY, ToyTarget, run_toy
 
-from seatrial.trials.learning_signal import LearningSignal
+from seatrial.trials.learning_signal import LearningSignal, learning_sensors
 from seatrial.trials.results import TrialResult
 from seatrial.trials.sensors.learning import rise_verdict
+from seatrial.trials.sensors.recomputed import RECOMPUTED
 from seatrial.verdict import Outcome, Verdict
 
 PASS, FAIL, BLOCKED = Outcome.PASS, Outcome.FAIL, Outcome.BLOCKED
@@ -97,3 +100,9 @@ def test_every_run_must_rise() -> None:
 def test_no_shared_prompt_is_no_evidence(runs: list[tuple[dict[int, float], dict[int, float]]]) -> None:
     """Zero samples never pass."""
     assert rise_verdict(runs, 10).outcome is FAIL
+
+
+def test_every_scalar_of_a_learning_run_is_computed_again() -> None:
+    """Such as the shares of groups that teach, which solved groups do not."""
+    job: Any = SimpleNamespace(has_reference=True)
+    assert set(RECOMPUTED) <= set(learning_sensors(job))

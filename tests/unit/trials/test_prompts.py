@@ -51,6 +51,24 @@ def test_a_prompt_of_other_arguments_is_seen(
     assert f"no prompt of data.task={task}" in said(tmp_path, data, [(0, prompt, "")])
 
 
+@pytest.mark.parametrize(
+    ("numbers", "wrong"),
+    [
+        ([20 * number for number in range(16)], ""),
+        (list(range(16)), "all 16 prompts are among the first 16 of 324"),
+        (list(range(308, 324)), "are among the last 16 of 324"),
+        ([3, 324], "prompt 324 of data.task=colour, which has 324"),
+        ([0, 1, 9], ""),
+    ],
+)
+def test_prompts_of_a_part_of_the_task_are_seen(tmp_path: Path, numbers: list[int], wrong: str) -> None:
+    """Chance leaves none of so many quarters out; of three prompts it may."""
+    prompt = "<|media|>" * 4 + "a="
+    found = said(tmp_path, {"task": "colour"}, [(number, prompt, "") for number in numbers])
+    assert wrong in found
+    assert bool(found) is bool(wrong)
+
+
 def test_sound_prompts_pass(tmp_path: Path) -> None:
     """Over two epochs of other orders, and two validations."""
     order = [*TRAINED, TRAINED[2], TRAINED[0], TRAINED[1]]

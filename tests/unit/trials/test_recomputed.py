@@ -349,6 +349,7 @@ def test_tokens_of_another_distribution_are_seen() -> None:
         (r"accuracy \S+", "accuracy 0.750", "accuracy of 0.750"),
         (r"\(4 held", "(5 held", "counts 5"),
         (r"step 0 .*\n", "", "1 lines of validations"),
+        (r"  lr \S+", "", "does not show lr"),
     ],
 )
 def test_another_line_of_the_console_is_seen(

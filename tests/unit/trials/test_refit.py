@@ -19,13 +19,21 @@ from seatrial.trials.refit import (
     every_tensor_verified,
 )
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
-from seatrial.trials.sensors.sent import BYTES, FULL, sizes_of_syncs, syncs_carry_changes
+from seatrial.trials.sensors.sent import (
+    BYTES,
+    FULL,
+    LARGEST,
+    messages_are_bounded,
+    sizes_of_syncs,
+    syncs_carry_changes,
+)
+from seatrial.trials.sensors.times import TRANSFER, _untimed_syncs
 from seatrial.verdict import Outcome
 
 
 def evidence(num_tensors: int = 3, num_steps: int = 3, **series: list[float] | None) -> Any:
     """Return the parts of a run's evidence that these sensors read; a series that is None was not logged."""
-    tags = {"verified": VERIFIED, "full": FULL, "sent": BYTES}
+    tags = {"verified": VERIFIED, "full": FULL, "sent": BYTES, "largest": LARGEST}
     tags |= {phase: f"{CONSUMER}{phase}" for phase in WRITING}
     logged = {
         tags[name]: Series(
@@ -158,3 +166,89 @@ def test_a_sync_of_unchanged_weights_is_empty(
             deltas_between_full_syncs(run)
         return
     assert deltas_between_full_syncs(run).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("is_delta", "largest", "wrong"),
+    [
+        (True, [30, 30, 0], ""),
+        (True, [30, 31, 0], "step 2"),
+        (True, [30, 0, 0], "step 2"),
+        (True, [30], "step 2"),
+        (True, None, "step 1"),
+        (False, [90, 50, 0], ""),
+        (False, [101, 50, 0], "step 1"),
+    ],
+)
+def test_messages_are_as_large_as_configured(is_delta: bool, largest: list[float] | None, wrong: str) -> None:
+    """Of changes and of whole weights by their own options; a sync of something has a message of something."""
+    run = evidence(sent=[200, 50, 0], largest=largest)
+    delta = {"enabled": is_delta, "sparse_bucket_size_bytes": 30}
+    generation = {"delta_compression": delta, "weight_bucket_size_bytes": 100}
+    run.job = SimpleNamespace(first_step=1, num_steps=3, configuration={"policy": {"generation": generation}})
+    found = messages_are_bounded(run)[0]
+    assert wrong in "".join(found)
+    assert bool(found) is bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("timed", "validated", "changes", "missing"),
+    [
+        ({2: ["collect_tensors"]}, {}, {}, ""),
+        ({}, {1: ["collect_tensors"]}, {}, ""),
+        ({}, {}, {}, "collect_tensors"),
+        ({}, {}, {"placement": "inline"}, ""),
+        ({2: ["collect_tensors"]}, {}, {"delta_compression": {"enabled": True}}, "sparse_nonzero"),
+        (
+            {2: ["collect_tensors", "sparse_nonzero", "sparse_encode"]},
+            {},
+            {"placement": "inline", "delta_compression": {"enabled": True}},
+            "",
+        ),
+    ],
+)
+def test_a_sync_logs_each_of_its_phases(
+    timed: dict[int, list[str]], validated: dict[int, list[str]], changes: dict[str, Any], missing: str
+) -> None:
+    """In its step, or in the validation after the one before; the first step has no update to send."""
+    tags = {
+        f"timing/{loop}/{TRANSFER}{name}": step
+        for loop, of in (("train", timed), ("validation", validated))
+        for step, names in of.items()
+        for name in names
+    }
+    logged = {
+        tag: Series(tag=tag, steps=np.array([step]), values=np.array([0.1])) for tag, step in tags.items()
+    }
+    logged[FULL] = Series(
+        tag=FULL,
+        steps=np.array([1, 2]),
+        values=np.array([1.0, 0.0 if "delta_compression" in changes else 1.0]),
+    )
+    generation = {"colocated.enabled": False, "placement": "process", "delta_compression.enabled": False}
+    generation |= {f"{name}.enabled": of["enabled"] for name, of in changes.items() if name != "placement"}
+    generation |= {name: of for name, of in changes.items() if name == "placement"}
+    options = {f"policy.generation.{name}": value for name, value in generation.items()}
+    options |= {"grpo.async_grpo.enabled": False, "policy.train_global_batch_size": 1}
+    rows = [
+        LedgerRow(step=step, index=0, prompt_id=0, token_ids=(1, 2), prompt_length=1, loss_mask=(0, 1))
+        for step in (1, 2)
+    ]
+    run: Any = SimpleNamespace(
+        log=SimpleNamespace(series=logged),
+        series=logged.get,
+        ledger=rows,
+        job=SimpleNamespace(first_step=1, ledger_dir=Path("no rows")),
+    )
+    found = "".join(
+        _untimed_syncs(
+            run,
+            {
+                step: dict.fromkeys((f"{TRANSFER}{name}" for name in timed.get(step, ())), 0.1)
+                for step in (1, 2)
+            },
+            options,
+        )
+    )
+    assert missing in found
+    assert bool(found) is bool(missing)

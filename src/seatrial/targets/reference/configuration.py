@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import tempfile
@@ -138,12 +137,13 @@ def policy_configuration(options: Mapping[str, Any]) -> PolicyConfig:
 
 
 def _with(base: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values with those of dotted names replaced."""
-    tree = copy.deepcopy(dict(base))
+    """Return nested values with those of dotted names replaced; sections without one are those of the base."""
+    tree = dict(base)
     for dotted, value in options.items():
         *sections, leaf = dotted.split(".")
         place = tree
         for section in sections:
+            place[section] = dict(place[section])
             place = place[section]
         place[leaf] = value
     return tree
@@ -168,6 +168,21 @@ def allowed(options: Mapping[str, Any]) -> bool:
     except NotServed:
         return False
     return True
+
+
+@cache
+def _unmade() -> dict[str, Any]:
+    """Return the values of `conformance.yaml` without a model: none is made."""
+    return load_config(GRPORunConfig, TABLES / "conformance.yaml", []).model_dump(mode="json")
+
+
+def refusal_of(options: Mapping[str, Any]) -> str:
+    """Return the message with which the schema refuses dotted options; empty where it takes them. No model is made."""
+    try:
+        validate_config(GRPORunConfig, _with(_unmade(), options), source="conformance")
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def effective(config: GRPORunConfig) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from seatrial.errors import BlockedError
 from seatrial.trials.run_evidence import RunEvidence
@@ -17,6 +17,19 @@ STEP = re.compile(r"step +(\d+)/(\d+)  (\S+ \S+(?:  \S+ \S+)*)")
 VALIDATION = re.compile(r"step (\d+)  validation accuracy (\S+) \((\d+) held-out prompts\)")
 OTHER_NAMES = {"seconds": "timing/train/total_step_time"}
 """Series by the name that the console has for them, where it is not that of `train/`."""
+SHOWN = {
+    "grpo": (
+        "reward",
+        "loss",
+        "grad_norm",
+        "lr",
+        "token_mult_prob_error",
+        "mean_gen_tokens_per_sample",
+        "seconds",
+    ),
+    "sft": ("loss", "grad_norm", "lr", "global_valid_toks", "seconds"),
+}
+"""What a line shows where it is logged, at any value, by the loop."""
 DIGITS = 5.1e-4
 """Relative difference of a number from its four digits."""
 THOUSANDTH = 5.1e-4
@@ -30,7 +43,8 @@ def console_is_the_log(evidence: RunEvidence) -> tuple[list[str], str, int]:
         NotGivenError: the target does not say how the run is configured.
         BlockedError: the console's output or the log cannot be read.
     """
-    options_of(evidence)
+    options = options_of(evidence)
+    wanted = SHOWN["grpo" if "grpo.seed" in options else "sft"]
     evidence.need_whole_log()
     path = evidence.launched.log_path
     try:
@@ -46,7 +60,7 @@ def console_is_the_log(evidence: RunEvidence) -> tuple[list[str], str, int]:
         wrong.append(f"the console has lines of the steps {numbers}")
     for match in steps:
         wrong += _wrong_values(
-            evidence, int(match[1]), dict(part.split(" ") for part in match[3].split("  "))
+            evidence, int(match[1]), dict(part.split(" ") for part in match[3].split("  ")), wanted
         )
         if int(match[2]) != job.num_steps:
             wrong.append(f"step {match[1]}: the console says that there are {match[2]} steps")
@@ -69,8 +83,19 @@ CONSOLE = sensor(
 )
 
 
-def _wrong_values(evidence: RunEvidence, step: int, shown: Mapping[str, str]) -> Iterator[str]:
+def _wrong_values(
+    evidence: RunEvidence, step: int, shown: Mapping[str, str], wanted: Sequence[str]
+) -> Iterator[str]:
+    """Yield values that are not those of the log, and those that are logged and not shown."""
+    for name in wanted:
+        if name not in shown and step in _series(evidence, name):
+            yield f"step {step}: the console does not show {name}, logged is {_series(evidence, name)[step]:.7g}"
     for name, text in shown.items():
-        value = by_step(evidence, OTHER_NAMES.get(name, f"train/{name}")).get(step, math.nan)
+        value = _series(evidence, name).get(step, math.nan)
         if not math.isclose(float(text), value, rel_tol=DIGITS):
             yield f"step {step}: the console shows {name} {text}, logged is {value:.7g}"
+
+
+def _series(evidence: RunEvidence, name: str) -> Mapping[int, float]:
+    """Return what is logged under the console's name of a value, by step."""
+    return by_step(evidence, OTHER_NAMES.get(name, f"train/{name}"))

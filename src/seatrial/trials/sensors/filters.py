@@ -12,6 +12,9 @@ from seatrial.trials.sensors.drawn import EQUAL, wrongly_drawn
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of, verified_reward
 from seatrial.trials.sensors.paths import by_step
 
+MAX_TURNS: Mapping[str, int] = {"lookup": 2}
+"""Turns of an episode of a built-in environment where its arguments do not set them, as documented."""
+
 
 def rows_are_filtered(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """Each step trains on the rows that its filters leave, of lengths that the options allow, and counts the others.
@@ -110,6 +113,9 @@ def _too_long(row: LedgerRow, options: Mapping[str, Any]) -> Iterator[str]:
         else 0,
         "policy.generation.max_new_tokens": 0 if options["data.environment"] else len(row.sampled_ids),
     }
+    bound = _max_turns(options)
+    if bound is not None and any(mask_of(row)) and len(row.turns) > bound:
+        yield f"has {len(row.turns)} turns, more than the {bound} of data.environment={options['data.environment']}"
     for name, length in limits.items():
         if options[name] is not None and length > options[name]:
             yield f"has {length} tokens, more than {name}={options[name]}"
@@ -118,6 +124,12 @@ def _too_long(row: LedgerRow, options: Mapping[str, Any]) -> Iterator[str]:
         return
     if all(options[name] != limits[name] for name in reached):
         yield f"is cut after {limits['policy.generation.max_new_tokens']} tokens, and no limit is reached"
+
+
+def _max_turns(options: Mapping[str, Any]) -> int | None:
+    """Return the turns that an episode may have; None where the environment's own bound is not known."""
+    bound = options.get("data.environment_args.max_turns", MAX_TURNS.get(options["data.environment"] or ""))
+    return None if bound is None else int(bound)
 
 
 def _sampled_in_vain(evidence: RunEvidence, step: int, options: Mapping[str, Any]) -> Iterator[str]:

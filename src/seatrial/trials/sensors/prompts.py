@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import string
 from collections import Counter
@@ -17,6 +18,14 @@ from seatrial.trials.sensors.options import options_of, steps_of
 from seatrial.trials.sensors.paths import sensor
 
 Arguments = Mapping[str, int]
+PARTS, COLOURS = 4, 3
+"""Quarters of an image or tones of a sound, one of which a prompt names, and the colours that a quarter may have."""
+MEDIA = r"(?:<\|media\|>)+([a-d])="
+"""Form of a prompt that names a part of an image or sound."""
+UNLIKELY = 1e-6
+"""Probability below which numbers of prompts are not drawn from all of a task's."""
+COUNTABLE = 2**63
+"""Prompts of larger tasks are not numbered."""
 
 
 class MadeTask(NamedTuple):
@@ -27,10 +36,17 @@ class MadeTask(NamedTuple):
     """Documented values of the arguments."""
     fits: Callable[[Sequence[str], Arguments], bool]
     """Whether the groups of the form's match are those of a prompt with these arguments."""
+    size: Callable[[Arguments], int]
+    """Returns the number of different prompts with these arguments."""
 
 
 def _is_word(word: str, least: int, most: int, alphabet_size: int) -> bool:
     return least <= len(word) <= most and set(word) <= set(string.ascii_lowercase[:alphabet_size])
+
+
+def _words(of: Arguments) -> int:
+    """Return the number of words that the arguments allow."""
+    return sum(of["alphabet_size"] ** length for length in range(of["min_length"], of["max_length"] + 1))
 
 
 def _ranged(groups: Sequence[str], of: Arguments) -> bool:
@@ -39,15 +55,22 @@ def _ranged(groups: Sequence[str], of: Arguments) -> bool:
 
 TASKS: Mapping[str, MadeTask] = {
     "reverse": MadeTask(
-        re.compile("reverse ([a-z]*)="), {"min_length": 1, "max_length": 4, "alphabet_size": 26}, _ranged
+        re.compile("reverse ([a-z]*)="),
+        {"min_length": 1, "max_length": 4, "alphabet_size": 26},
+        _ranged,
+        _words,
     ),
     "lookup": MadeTask(
-        re.compile("price ([a-z]*):"), {"min_length": 1, "max_length": 2, "alphabet_size": 26}, _ranged
+        re.compile("price ([a-z]*):"),
+        {"min_length": 1, "max_length": 2, "alphabet_size": 26},
+        _ranged,
+        _words,
     ),
     "add": MadeTask(
         re.compile(r"(\d+)\+(\d+)="),
         {"digits": 2},
         lambda groups, of: max(map(len, groups)) <= of["digits"],
+        lambda of: 10 ** (2 * of["digits"]),
     ),
     "count_letters": MadeTask(
         re.compile("count ([a-z]) in ([a-z]+)="),
@@ -56,6 +79,7 @@ TASKS: Mapping[str, MadeTask] = {
             _is_word(word, length, length, of["alphabet_size"])
             for word, length in zip(groups, (1, of["length"]), strict=True)
         ),
+        lambda of: of["alphabet_size"] ** (1 + of["length"]),
     ),
     "code_print": MadeTask(
         re.compile(r"print (\d+)([+*-])(\d+):"),
@@ -63,6 +87,14 @@ TASKS: Mapping[str, MadeTask] = {
         lambda groups, of: (
             max(int(groups[0]), int(groups[2])) < of["limit"] and groups[1] in "+-*"[: of["num_operators"]]
         ),
+        lambda of: of["limit"] ** 2 * of["num_operators"],
+    ),
+    "colour": MadeTask(re.compile(MEDIA), {}, lambda groups, of: True, lambda of: PARTS * COLOURS**PARTS),
+    "pitch": MadeTask(
+        re.compile(MEDIA),
+        {"num_bands": 8},
+        lambda groups, of: True,
+        lambda of: PARTS * of["num_bands"] ** PARTS,
     ),
 }
 """Made tasks by name."""
@@ -83,6 +115,7 @@ def prompts_are_the_tasks(evidence: RunEvidence) -> tuple[list[str], str, int]:
     wrong = [
         *_not_of_task([*trained, *held_out], options),
         *_not_of_one_split(trained, held_out, options),
+        *_not_of_all(sorted({row["prompt_id"] for row in [*trained, *held_out]}), options),
         *_validations_differ(validations),
     ]
     if _comes_evenly(options):
@@ -135,7 +168,7 @@ def _not_of_task(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) 
     task = TASKS.get(options.get("data.task") or "")
     if task is None:
         return
-    arguments = {name: options.get(f"data.task_args.{name}", value) for name, value in task.defaults.items()}
+    arguments = _arguments(task, options)
     for row in rows:
         match = task.form.fullmatch(row["prompt"] or "")
         if match is None or not task.fits(match.groups(), arguments):
@@ -143,6 +176,33 @@ def _not_of_task(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) 
         answer = answer_of(row["prompt"] or "")
         if answer is not None and answer != row["answer"]:
             yield f"the answer of {row['prompt']!r} is {answer!r}, and is {row['answer']!r} here"
+
+
+def _arguments(task: MadeTask, options: Mapping[str, Any]) -> Arguments:
+    """Return the effective arguments of the configured task."""
+    return {name: options.get(f"data.task_args.{name}", value) for name, value in task.defaults.items()}
+
+
+def _not_of_all(numbers: Sequence[int], options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield that the numbers of prompts are beyond the task's, or gathered at one end of them.
+
+    Prompts are drawn without replacement, so that K of N are all among the first (or the last) M with the probability
+    of (M over K) / (N over K).
+    """
+    task = TASKS.get(options.get("data.task") or "")
+    size = 0 if task is None else task.size(_arguments(task, options))
+    if not numbers or not 0 < size < COUNTABLE:
+        return
+    if not 0 <= numbers[0] <= numbers[-1] < size:
+        yield f"prompt {numbers[-1]} of data.task={options['data.task']}, which has {size} with its arguments"
+        return
+    for among, where in ((numbers[-1] + 1, "first"), (size - numbers[0], "last")):
+        chance = math.comb(among, len(numbers)) / math.comb(size, len(numbers))
+        if not chance >= UNLIKELY:
+            yield (
+                f"all {len(numbers)} prompts are among the {where} {among} of {size} of data.task="
+                f"{options['data.task']}, which has a probability of {chance:.1g}"
+            )
 
 
 def _not_of_one_split(

@@ -14,6 +14,7 @@ from seatrial.trials.sensors.optimizer import updates_are_adamws
 from seatrial.trials.sensors.paths import sensor
 from seatrial.trials.sensors.prompts import PROMPTS
 from seatrial.trials.sensors.record import record_is_whole
+from seatrial.trials.sensors.row_files import ROW_FILES
 from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.trials.sensors.scalars import scalars_follow
 
@@ -61,6 +62,7 @@ RECOMPUTED = (
     HELD_OUT_ROWS,
     CONSOLE,
     RECORD_TRUE,
+    ROW_FILES,
 )
 """Every such check, in order."""
 
@@ -91,5 +93,6 @@ RECOMPUTED_CLAIMS = (
     Claim(
         text="the run records truly how it began, and what its checkpoints hold", verdicts=(RECORD_TRUE.name,)
     ),
+    Claim(text="files of rows have one object a line, with any text", verdicts=(ROW_FILES.name,)),
     Claim(text="the export keeps the model's settings and tokenizer", verdicts=(EXPORTED.name,)),
 )

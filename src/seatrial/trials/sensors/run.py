@@ -22,6 +22,7 @@ STEP_TAG = "train/loss"
 STEPS_SHOWN = 2
 """Values of its type by which a tensor must be able to move, or that it did not move says nothing."""
 _SHOWN = 4
+STILL = "the run is configured with policy.optimizer.lr=0: nothing can move"
 
 
 class Sensor(NamedTuple):
@@ -228,7 +229,11 @@ def gradient_positive(evidence: RunEvidence) -> Verdict:
 def parameters_moved(evidence: RunEvidence) -> Verdict:
     """Every trained tensor changed, none is lost, added, reshaped or not finite.
 
-    Left out are tensors whose type is too coarse to show a change as small as the learning rates allow.
+    Left out are tensors whose type is too coarse to show a change as small as the learning rates allow. Where the run
+    is configured not to move any, none may have moved.
+
+    Raises:
+        NotGivenError: the learning rate is configured as 0, and nothing moved.
     """
     name = PARAMETERS_MOVED.name
     job = evidence.job
@@ -242,6 +247,12 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
     found = evidence.weights
     frozen = tuple(evidence.job.frozen)
     unmoved = [name for name in found.unmoved if not (frozen and name.endswith(frozen))]
+    if _is_still(job):
+        moved = [change.name for change in found.changes if change.num_changed]
+        if not moved:
+            raise NotGivenError(STILL)
+        reason = f"{len(moved)} tensors moved at a learning rate of 0: {_few(moved)}"
+        return Verdict(name=name, outcome=Outcome.FAIL, reason=reason, num_samples=len(found.changes))
     reach = _reach(evidence)
     coarse = [change.name for change in found.changes if reach < STEPS_SHOWN * change.resolution]
     hidden = [name for name in unmoved if name in coarse]
@@ -287,6 +298,12 @@ def parameters_moved(evidence: RunEvidence) -> Verdict:
     )
 
 
+def _is_still(job: TrainingJob) -> bool:
+    """Return whether the run is configured with a learning rate of 0; what it logs as its rate does not count."""
+    optimizer = job.configuration.get("policy", {}).get("optimizer", {})
+    return bool(optimizer.get("lr") == 0)
+
+
 def _reach(evidence: RunEvidence) -> float:
     """Return how far AdamW can have moved a weight: the sum of the logged learning rates; infinite where that is 0."""
     rates = evidence.series("train/lr")
@@ -304,9 +321,14 @@ def left_reference(evidence: RunEvidence) -> Verdict:
     """The policy has left its frozen reference; not triggered where no step before the last has anything to learn from.
 
     Each step compares the two before its update.
+
+    Raises:
+        NotGivenError: the learning rate is configured as 0, and the policy is where it began.
     """
     need_logged(["train/kl_penalty"], evidence)
     verdict = _judged(_REFERENCE, evidence)
+    if verdict.outcome is Outcome.FAIL and _is_still(evidence.job):
+        raise NotGivenError(STILL)
     if verdict.outcome is not Outcome.FAIL or "rows" in evidence.job.absent:
         return verdict
     taught = {row.step for row in evidence.ledger} - set(evidence.steps_without_signal)

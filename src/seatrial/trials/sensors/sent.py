@@ -20,6 +20,7 @@ from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_step
 
 FULL = "train/weight_sync/full"
 BYTES = "train/weight_sync/bytes_sent"
+LARGEST = "train/weight_sync/largest_message_bytes"
 PLACE_BYTES = 4
 """Of the place of an element that changed."""
 
@@ -77,6 +78,29 @@ def syncs_carry_changes(evidence: RunEvidence) -> tuple[list[str], str, int]:
         if sent.get(step) != right:
             wrong.append(f"step {step}: {BYTES} is {sent.get(step)}, the weights give {right}")
     return wrong[:3], f"{number} syncs, {sum(full.values()):g} of them full", number
+
+
+def messages_are_bounded(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """No message of a sync is larger than configured, and none is larger than its sync.
+
+    Raises:
+        NotGivenError: the target does not say how the run is configured.
+    """
+    options = options_of(evidence)
+    where = "policy.generation"
+    name = f"{where}.weight_bucket_size_bytes"
+    if options[f"{where}.delta_compression.enabled"]:
+        name = f"{where}.delta_compression.sparse_bucket_size_bytes"
+    largest, sent = by_step(evidence, LARGEST), by_step(evidence, BYTES)
+    wrong = []
+    for step in range(evidence.job.first_step, evidence.job.num_steps + 1):
+        size = largest.get(step)
+        if size is None or not min(1, sent.get(step, 0)) <= size <= min(options[name], sent.get(step, 0)):
+            wrong.append(
+                f"step {step}: {LARGEST} is {size}, of {sent.get(step)} bytes, with {name}={options[name]}"
+            )
+    seen = f"at most {max(largest.values(), default=0):.0f} bytes of {max(sent.values(), default=0):.0f}"
+    return wrong[:3], seen, len(largest)
 
 
 def _changed(now: Mapping[str, npt.NDArray[Any]], before: Mapping[str, npt.NDArray[Any]]) -> int:

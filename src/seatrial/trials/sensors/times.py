@@ -10,7 +10,7 @@ from typing import Any
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations.measures.rates import RATES
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.options import steps_of
+from seatrial.trials.sensors.options import steps_of, updates_of
 from seatrial.trials.sensors.paths import by_step, first_step_of_command
 
 RATE = 1e-4
@@ -21,6 +21,10 @@ OUTSIDE = ("total_step_time", "checkpointing", "reward_calculation/")
 """Phases, or their beginnings, that are not part of a step, or part of another phase."""
 PER_GPU = "_per_gpu"
 """After the name of a rate of one device; each process of training has one."""
+TRANSFER = "prepare_for_generation/weight_transfer/producer/"
+"""Before the names of the phases of a sync that sends weights in messages."""
+COLLECTED, OF_CHANGES = ("collect_tensors",), ("sparse_nonzero", "sparse_encode")
+"""Phases of each such sync, and of one that sends changes."""
 TIMEOUT = 0.05
 """Least seconds that a verifier takes until it is given up."""
 
@@ -36,6 +40,7 @@ def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
     )
     has_parts = any(name.startswith("data.verifiers.") for name in options)
     yield from _too_many_seconds(evidence, timed)
+    yield from _untimed_syncs(evidence, timed, options)
     for step, rows in steps_of(evidence).items():
         seconds = timed[step]
         if seconds:
@@ -75,6 +80,33 @@ def _logged(evidence: RunEvidence, prefix: str) -> Mapping[int, dict[str, float]
             for step, value in by_step(evidence, tag).items():
                 found[step][tag.removeprefix(prefix)] = value
     return found
+
+
+def _untimed_syncs(
+    evidence: RunEvidence, timed: Mapping[int, Mapping[str, float]], options: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield phases of syncs that are not logged: a sync is due after each step that took an update.
+
+    A validation that follows the update syncs before the next step does.
+    """
+    where = "policy.generation"
+    is_delta = options[f"{where}.delta_compression.enabled"]
+    if (
+        options[f"{where}.colocated.enabled"]
+        or options["grpo.async_grpo.enabled"]
+        or (options[f"{where}.placement"] == "inline" and not is_delta)
+    ):
+        return
+    validated, full = _logged(evidence, "timing/validation/"), by_step(evidence, "train/weight_sync/full")
+    steps = steps_of(evidence)
+    for step in sorted(steps):
+        if step == first_step_of_command(evidence) or not updates_of(steps.get(step - 1, ()), options):
+            continue
+        logged = {*timed[step], *validated.get(step - 1, ())}
+        due = (*COLLECTED, *(OF_CHANGES if full.get(step) == 0 else ()))
+        missing = [f"{TRANSFER}{phase}" for phase in due if f"{TRANSFER}{phase}" not in logged]
+        if missing:
+            yield f"step {step}: timing/train/{missing[0]} is not logged, and weights were sent"
 
 
 def _wrong_seconds(seconds: Mapping[str, float], step: int, options: Mapping[str, Any]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from seatrial.trials.sensors.later_steps import SavedModels
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of
 from seatrial.trials.sensors.paths import by_step, sensor
 from seatrial.trials.sensors.prompts import PROMPTS, validation_rows
+from seatrial.trials.sensors.row_files import ROW_FILES
 from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.trials.sensors.scalars import ROUNDING
 
@@ -137,6 +138,7 @@ TUNED = (
     EXPORTED,
     CONSOLE,
     RECORD_TRUE,
+    ROW_FILES,
 )
 """Every check of a run of fine-tuning that computes again what it logged, in order."""
 

@@ -22,7 +22,7 @@ FORMS = {
     "add": r"\d+\+\d+=",
     "count_letters": r"count [a-z] in [a-z]+=",
     "code_print": r"print (\d+)([-+*])(\d+):",
-    "lookup": r"price [a-z]+:",
+    "lookup": r"price [a-z]*:",  # of the empty word too, where task_args.min_length is 0
 }
 """Forms of the prompts of a generated task, by its name."""
 NUM_CHECKED = 256

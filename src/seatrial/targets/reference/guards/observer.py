@@ -34,6 +34,7 @@ from seatrial.targets.reference.guards.advantages import (
     check_shaped_rewards,
 )
 from seatrial.targets.reference.guards.base import RunConfig, is_checked_closely
+from seatrial.targets.reference.guards.bounds import check_bounds
 from seatrial.targets.reference.guards.checkpoints import CheckpointGuard, check_loaded
 from seatrial.targets.reference.guards.examples import ExampleGuard
 from seatrial.targets.reference.guards.log import LogGuard
@@ -45,14 +46,17 @@ from seatrial.targets.reference.guards.metrics import (
     check_tuned_counts,
     check_validation_scalars,
 )
+from seatrial.targets.reference.guards.microbatches import MicroBatchGuard
 from seatrial.targets.reference.guards.optimizer import OptimizerGuard, masters_of
 from seatrial.targets.reference.guards.options import check_options
+from seatrial.targets.reference.guards.refusals import check_refusals
 from seatrial.targets.reference.guards.rewards import RewardGuard
 from seatrial.targets.reference.guards.rollouts import RolloutGuard
 from seatrial.targets.reference.guards.rows import check_rows, check_samples, check_texts, versions_of
 from seatrial.targets.reference.guards.sampling import RATIO_TOLERANCE, SamplingGuard
 from seatrial.targets.reference.guards.schedule import ScheduleGuard
 from seatrial.targets.reference.guards.seeds import SeedGuard
+from seatrial.targets.reference.guards.specifications import check_specifications
 from seatrial.targets.reference.guards.updates import UpdateGuard, shows_updates
 from seatrial.targets.reference.guards.weight_sync import check_sync
 from seatrial.targets.reference.target import GUARDS_FILE
@@ -82,7 +86,7 @@ class RunGuards(Observer):
         self._optimizer = OptimizerGuard(config, self.guards)
         self._schedule, self._seeds = ScheduleGuard(config, self.guards), SeedGuard(config, self.guards)
         self._checkpoints, self._log = CheckpointGuard(self.guards), LogGuard(config, self.guards)
-        self._rewards = RewardGuard(config, self.guards)
+        self._rewards, self._micro = RewardGuard(config, self.guards), MicroBatchGuard(config, self.guards)
         self._shares, self._sampling, self._rollouts = None, None, None
         if isinstance(config, GRPORunConfig):
             self._shares, self._sampling = ShareGuard(config, self.guards), SamplingGuard(config, self.guards)
@@ -129,6 +133,7 @@ class RunGuards(Observer):
     def passed(self, session: Session, micro: PassedBatch) -> None:
         """Check that the ratio is 1 while the weights are those that scored the batch."""
         batch = micro.batch
+        self._micro.passed(batch)
         if session.world.size == 1 and is_checked_closely(self._step + 1):
             self._loss.passed(micro)
         if self._shares is not None:
@@ -151,6 +156,7 @@ class RunGuards(Observer):
             check_rows(session, step, config, self.guards)
             check_samples(step, config, self.guards, self._version)
             self._rollouts.check_step(step)
+            self._micro.check_step(step.step)
             self._check_weights(session, step.step, step.metrics)
             self._loss.check_step(step.step, step.metrics, num_updates)
             if is_checked_closely(step.step):
@@ -172,6 +178,7 @@ class RunGuards(Observer):
         num_updates = session.policy.version - self._version
         with self._recorded(session):
             self._examples.tuned(session, step)
+            self._micro.check_step(step.step)
             self._loss.check_step(step.step, step.metrics, 1)
             if session.world.size == 1 and is_checked_closely(step.step):
                 check_tuned_counts(step, self.guards)
@@ -287,6 +294,14 @@ class TrialGuards(RecordingGuards):
         super().__init__(config)
         self.needs_gradients = shows_updates(config)
         self._updates = UpdateGuard(config, self.guards)
+
+    def started(self, session: Session) -> None:
+        """Check which options are refused together, what the parts say of themselves, and bounds that are reached."""
+        super().started(session)
+        check_specifications(self._config, self.guards)
+        check_bounds(session, self._config, self.guards)
+        if session.world.rank == 0:
+            check_refusals(self.guards)
 
     def trained(self, session: Session, step: TrainedStep) -> None:
         """Check what is shown of each update."""
