@@ -157,21 +157,22 @@ and rows that ended. On the sound stack 31 trials ran there with two seeds and s
 none failed, 18 were Blocked without vLLM or Ray, and two (`arch-draft` with 8 and 16 prompts) because the trial had an
 option that needs more prompts; it has it no more, and passes with both on a CPU.
 
-Someone else then planted 61 more, again at random by lines, in modules of which each has two at most. Who planted knew
-refrl, earlier plants, and by accident the texts of the mutants. Those who wrote laws in the meantime (worked examples of
-20 more subjects, R35.policies, more decoders) did not see them. They were measured once, as the set before, some by the
-fast relations alone. **43 of 53 are seen (81%; 90% were wanted)**, 30 of them by R34. Eight were not measured: five
-need Ray, TransferQueue or Triton, one run had no answer in time, and for two the time was up. What would see the ten that
-are missed is written below; trials see three of them.
+Someone else then planted 61 more, again at random by lines, in modules of which each has two at most. Who planted
+knew refrl, earlier plants, and by accident the texts of the mutants. Those who wrote laws in the meantime (worked
+examples of 20 more subjects, R35.policies, more decoders) did not see them. They were measured once, as the set
+before, some by the fast relations alone. **43 of 53 are seen (81%; 90% were wanted)**, 30 of them by R34. Eight were
+not measured: five need Ray, TransferQueue or Triton, one run had no answer in time, and for two the time was up. What
+would see the ten that are missed is written below; trials see three of them.
 
-The trials that execute them, chosen before: 28 ran on two H100. The sound stack failed two of them, by a new check that
-compared rates per GPU with those of the whole run (fixed). **11 of the other 26 fail with the fault (42%; 70% were
-wanted)**. Three of the 15 that pass have options that the trial refused. With checks written since for the classes
-missed, 15 of these 17 fail on a CPU (not blind; three of them by no new check): files of rows, phases and sizes of
-syncs, micro-batches, turns, pairs of options, prompts over the whole task, models of two seeds. With these checks all trials
-ran on the sound stack on two H100 with two seeds and seven configurations, as far as ten minutes went: of 229 runs 207
-passed and none failed; 22 were Blocked, 16 without vLLM or Ray and the others by options that a trial excludes.
-`parallel-ray-dp2` ran apart, on Ray 2.60 there, with three seeds and nine configurations: all 12 runs passed."""
+The trials that execute them, chosen before: 28 ran on two H100. The sound stack failed two of them, by a new check
+that compared rates per GPU with those of the whole run (fixed). **11 of the other 26 fail with the fault (42%; 70%
+were wanted)**. Three of the 15 that pass have options that the trial refused. With checks written since for the
+classes missed, 15 of these 17 fail on a CPU (not blind; three of them by no new check): files of rows, phases and
+sizes of syncs, micro-batches, turns, pairs of options, prompts over the whole task, models of two seeds. With these
+checks all trials ran on the sound stack on two H100 with two seeds and seven configurations, as far as ten minutes
+went: of 229 runs 207 passed and none failed; 22 were Blocked, 17 without vLLM or Ray and five by options that their
+models exclude. `parallel-ray-dp2` ran apart, on Ray 2.60 there, with three seeds and nine configurations: all 12 runs
+passed."""
 
 
 def page() -> str:

@@ -52,7 +52,7 @@ def test_operations_of_products_are_those_that_torch_counts(tied: bool) -> None:
 def test_shares_by_hand() -> None:
     cost = ModelCost(num_multiplied=1000, num_layers=2, attention_width=8, weight_bytes=2000, cache_bytes=10)
     batch = rows((3, 2), (1, 4))
-    found = shares_of_peaks({"policy_training": 2.0, "generation": 4.0}, batch, cost, (1e6, 1e3))
+    found = shares_of_peaks({"policy_training": 2.0, "generation": 4.0}, batch, cost, (1e6, 1e3), 1)
     assert found == {
         "policy_training_model_flops_utilization": pytest.approx(
             (6 * 1000 * 10 + 6 * 2 * 8 * (25 + 25)) / 1e6 / 2.0
@@ -60,7 +60,15 @@ def test_shares_by_hand() -> None:
         # Four token steps; the rows read 3 + 4 and 1 + 2 + 3 + 4 tokens.
         "generation_memory_bandwidth_utilization": pytest.approx((2000 * 4 + 10 * (7 + 10)) / 1e3 / 4.0),
     }
-    assert shares_of_peaks({"policy_training": 2.0}, batch, cost, (1e6, 1e3)).keys() == {
+    of_two = shares_of_peaks({"policy_training": 2.0, "generation": 4.0}, batch, cost, (1e6, 1e3), 2)
+    assert of_two == {
+        "policy_training_model_flops_utilization": pytest.approx(
+            (6 * 1000 * 10 + 6 * 2 * 8 * (25 + 25)) / 1e6 / 2.0 / 2
+        ),
+        # Each process reads all weights, and the cache of half of the rows.
+        "generation_memory_bandwidth_utilization": pytest.approx((2000 * 4 + 10 * (7 + 10) / 2) / 1e3 / 4.0),
+    }
+    assert shares_of_peaks({"policy_training": 2.0}, batch, cost, (1e6, 1e3), 1).keys() == {
         "policy_training_model_flops_utilization"
     }
 
@@ -82,4 +90,4 @@ def test_nothing_is_claimed_of_experts_or_of_a_processor() -> None:
     assert model_cost(experts) is None
     assert model_cost(torch.nn.Linear(2, 2)) is None
     dense = Qwen3ForCausalLM(Qwen3Config(**SHAPE)).bfloat16()
-    assert utilization_metrics({"policy_training": 1.0}, rows((2, 2)), dense) == {}
+    assert utilization_metrics({"policy_training": 1.0}, rows((2, 2)), dense, 1) == {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from refrl.config.run import DataPlaneConfig
-from refrl.data_plane import KVBatchMeta, LengthFilter, StalenessFilter, ZeroVarianceFilter
+from refrl.data_plane import KVBatchMeta, LengthFilter, StalenessFilter, ZeroVarianceFilter, observability
 from refrl.data_plane.column_io import kv_first_write, read_columns, write_columns
 from refrl.data_plane.factory import (
     build_data_plane_client,
@@ -46,6 +48,8 @@ def _two(client: Any, **options: Any) -> KVBatchMeta:
 def _of_clients() -> Iterator[WorkedExample]:
     yield example("what passes through a client", *_watched())
     yield example("calls that fail", (["error", "timeout"], {"get_samples": 1, "claim_meta": 1}), _failed)
+    yield example("milliseconds of a call that takes a quarter of a second", [250.0], _timed)
+    yield example("groups whose names have the mark of a group", ["a_g0_g0", "a_g0_g1"], _whole_groups)
     for call in (
         ("status", "p"), ("partitions",), ("acknowledged", "p", "t"), ("clear_samples", ["a"], "p"),
         ("get_samples", ["a"], "p", ["input_ids"]), ("check_consumption_status", "p", ["t"]),
@@ -109,6 +113,22 @@ def _watched() -> tuple[Any, Any]:
     ]  # fmt: skip
     sums = {"put_samples": (1, 2, 40), "get_samples": (1, 1, 8)}
     return (right, sums, 20.0, False, 40, 0), call
+
+
+def _timed() -> list[float]:
+    seen: list[Operation] = []
+    client = ObservedClient(local_client(lease_s=60.0), seen.append)
+    with patch.object(observability, "time", SimpleNamespace(perf_counter=iter((1.0, 1.25)).__next__)):
+        client.register_partition("p", ["x"], 1, ["t"])
+    return [one.wall_ms for one in seen]
+
+
+def _whole_groups() -> list[str]:
+    """Return the first two samples of whole groups, of two groups that are written in turn."""
+    client = local_client(lease_s=60.0)
+    client.register_partition("p", ["x"], 4, ["t"], grpo_group_size=2)
+    client.put_samples(["a_g0_g0", "a_g1_g0", "a_g0_g1", "a_g1_g1"], "p", {"x": torch.zeros(4)})
+    return list(client.claim_meta("p", "t", ["x"], 2).sample_ids)
 
 
 def _failed() -> Any:

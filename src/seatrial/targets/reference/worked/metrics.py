@@ -223,6 +223,7 @@ def _of_logs() -> Iterator[WorkedExample]:
         values,
         ("reward", "loss", "grad_norm", "seconds"),
     )
+    yield example("zeros on a console line", "step 1/2  loss 0", console_line, 1, 2, {"loss": 0.0}, ("loss",))
     yield example(
         "values by step",
         {

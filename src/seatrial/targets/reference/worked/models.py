@@ -123,6 +123,7 @@ def _of_weights() -> Iterator[WorkedExample]:
     for family in ("qwen3", "llava"):
         yield example(f"values of the weights of a {family}", [], _misdrawn, family)
     yield example("weights of seeds", (True, False), lambda: (_first(0) == _first(0), _first(0) == _first(1)))
+    yield example("draft heads of seeds", (True, False), _draft_heads)
     yield example("small elements of norms", [[1e-3, 1.0, 1.0, 1.0, 1e-3, 1.0, 1.0, 1.0]] * 3, _norms)
 
 
@@ -257,6 +258,14 @@ def _of_directories() -> Iterator[WorkedExample]:
     ):
         yield refused(words, f"a model whose config.json says {changes}", _in_folder(_altered), changes)
     yield example("types of loaded weights", (["float32"], False), _in_folder(_types))
+
+
+def _draft_heads() -> Any:
+    """Return whether the first matrices of draft heads are equal under one seed, and under two."""
+    first, again, other = (
+        next(tensor for _, tensor in draft_weights(_spec(seed=seed))) for seed in (1, 1, 2)
+    )
+    return np.array_equal(first, again), np.array_equal(first, other)
 
 
 def _made(folder: Path) -> Any:
