@@ -155,9 +155,8 @@ def plant_scripts(change: Change) -> None:
     spec = PathFinder.find_spec(change.module, importlib.import_module("refrl.rewards").__path__)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
-    path = Path(
-        multiprocessing.util.get_temp_dir(), f"{change.module}-{os.getpid()}.py"
-    )  # removed at the end
+    # This folder is removed when the process ends.
+    path = Path(multiprocessing.util.get_temp_dir(), f"{change.module}-{os.getpid()}.py")
     path.write_text(changed_source(source, change), encoding="utf-8")
     starter = importlib.import_module(name)
     starter.__dict__[attribute] = path if attribute != "COMMAND" else (sys.executable, str(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import tempfile
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -12,6 +13,7 @@ from typing import Any
 
 from seatrial.relations.contracts.configurations import OptionClass
 from seatrial.relations.laws.options.configurations import documented_default
+from seatrial.targets.common.trainers import temporary_folder
 
 ENTRY = re.compile(r"^([ \t]*)`{0,2}(\w+)`{0,2} ?\(([^\n]*)\) ?:(.*)$")
 """The line of an option in a docstring: its place, its name, its type, and what may follow."""
@@ -22,18 +24,21 @@ NUMBERS: Mapping[str, Any] = {"int": 3, "float": 0.25, "bool": True}
 def documented_defaults(found: type[Any]) -> dict[str, str]:
     """Return the defaults that the docstring and the help texts of a class name, by option."""
     given: dict[str, str] = {}
-    lines = (inspect.getdoc(found) or "").splitlines()
-    for place, line in enumerate(lines):
-        entry = ENTRY.match(line)
-        if entry is None:
-            continue
-        deeper = _indented_more(lines[place + 1 :], entry[1])
+    for entry, deeper in _entries(found):
         if default := documented_default(entry[3]) or documented_default(" ".join([entry[4], *deeper])):
             given.setdefault(entry[2], default)
     for one in dataclasses.fields(found) if dataclasses.is_dataclass(found) else ():
         if default := documented_default(str(one.metadata.get("help", ""))):
             given.setdefault(one.name, default)
     return given
+
+
+def _entries(found: type[Any]) -> Iterator[tuple[re.Match[str], Iterator[str]]]:
+    """Yield each option of a class's docstring, with the lines that are indented further than its own."""
+    lines = (inspect.getdoc(found) or "").splitlines()
+    for place, entry in enumerate(map(ENTRY.match, lines)):
+        if entry is not None:
+            yield entry, _indented_more(lines[place + 1 :], entry[1])
 
 
 def _indented_more(lines: Sequence[str], indent: str) -> Iterator[str]:
@@ -56,8 +61,7 @@ def written_defaults(found: type[Any]) -> dict[str, Any]:
 
 def numbers_of(found: type[Any]) -> dict[str, Sequence[Any]]:
     """Return a value of each option that the docstring says is a number or a switch."""
-    entries = filter(None, map(ENTRY.match, (inspect.getdoc(found) or "").splitlines()))
-    types = {entry[2]: entry[3].partition(",")[0].strip("`: ") for entry in entries}
+    types = {entry[2]: entry[3].partition(",")[0].strip("`: ") for entry, _ in _entries(found)}
     return {name: [NUMBERS[one]] for name, one in types.items() if one in NUMBERS}
 
 
@@ -103,6 +107,13 @@ def option_class(
         written=written,
         values={**numbers_of(found), **texts_of(found)},
     )
+
+
+def reloaded(value: Any) -> Any:
+    """Return an object that is saved and read with `save_pretrained` and `from_pretrained`."""
+    with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
+        value.save_pretrained(folder)
+        return type(value).from_pretrained(folder)
 
 
 def fields_of(value: Any) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from seatrial.relations.contracts.configurations import OptionClass
 from seatrial.targets.common.known import KnowsFailures
-from seatrial.targets.common.option_classes import classes_of, fields_of, option_class
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.option_classes import classes_of, fields_of, option_class, reloaded
 
 NOTED = ("peft_version", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode")
 """What an object notes about where it was made; a configuration that is read is for inference."""
@@ -35,12 +33,6 @@ def _options(value: Any) -> dict[str, Any]:
     return {name: one for name, one in fields_of(value).items() if name not in NOTED}
 
 
-def _reloaded(value: Any) -> Any:
-    with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
-        value.save_pretrained(folder)
-        return type(value).from_pretrained(folder)
-
-
 class Configurations(KnowsFailures):
     """Classes of options of the release."""
 
@@ -53,7 +45,7 @@ class Configurations(KnowsFailures):
         found = classes_of([peft], _concrete)
         files = [hasattr(one, "save_pretrained") for one in found]
         made = [
-            option_class(one, options=_options, reload=_reloaded if saves else None)
+            option_class(one, options=_options, reload=reloaded if saves else None)
             for one, saves in zip(found, files, strict=True)
         ]
         return [one for one in made if one is not None]

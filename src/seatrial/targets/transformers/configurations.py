@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,7 @@ from packaging.version import Version
 
 from seatrial.relations.contracts.configurations import OptionClass
 from seatrial.targets.common.known import KnowsFailures
-from seatrial.targets.common.option_classes import fields_of, option_class
+from seatrial.targets.common.option_classes import fields_of, option_class, reloaded
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.trainers import temporary_folder
 
@@ -95,12 +94,6 @@ def _options(value: Any) -> dict[str, Any]:
     return {name: one for name, one in value.to_dict().items() if name not in NOTED}
 
 
-def _reloaded(value: Any) -> Any:
-    with tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
-        value.save_pretrained(folder)
-        return type(value).from_pretrained(folder)
-
-
 class ModelConfigurations(KnowsFailures):
     """Configurations of every model of the release."""
 
@@ -117,7 +110,7 @@ class ModelConfigurations(KnowsFailures):
         found: dict[str, OptionClass] = {}
         for kind in mapping:
             made: Any = mapping[kind]
-            one = option_class(made, options=_options, reload=_reloaded)
+            one = option_class(made, options=_options, reload=reloaded)
             if one is not None:
                 found.setdefault(one.name, one)
         return list(found.values())
@@ -138,7 +131,7 @@ class TrainingConfigurations(KnowsFailures):
         folder = temporary_folder()
         arguments: dict[str, Any] = {"output_dir": str(folder), "use_cpu": True, "report_to": "none"}
         made = [
-            option_class(transformers.GenerationConfig, options=_options, reload=_reloaded),
+            option_class(transformers.GenerationConfig, options=_options, reload=reloaded),
             option_class(transformers.TrainingArguments, options=fields_of, **arguments),
             option_class(transformers.Seq2SeqTrainingArguments, options=fields_of, **arguments),
         ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from seatrial.errors import BlockedError
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.options import options_of
+from seatrial.trials.sensors.options import loop_of, options_of
 from seatrial.trials.sensors.paths import by_step, first_step_of_command, sensor
 from seatrial.trials.sensors.prompts import validation_rows
 
@@ -44,7 +45,7 @@ def console_is_the_log(evidence: RunEvidence) -> tuple[list[str], str, int]:
         BlockedError: the console's output or the log cannot be read.
     """
     options = options_of(evidence)
-    wanted = SHOWN["grpo" if "grpo.seed" in options else "sft"]
+    wanted = SHOWN[loop_of(options)]
     evidence.need_whole_log()
     path = evidence.launched.log_path
     try:
@@ -58,10 +59,13 @@ def console_is_the_log(evidence: RunEvidence) -> tuple[list[str], str, int]:
     wrong = []
     if numbers != list(range(first, job.num_steps + 1)):
         wrong.append(f"the console has lines of the steps {numbers}")
-    for match in steps:
-        wrong += _wrong_values(
-            evidence, int(match[1]), dict(part.split(" ") for part in match[3].split("  ")), wanted
-        )
+    values = [dict(part.split(" ") for part in match[3].split("  ")) for match in steps]
+    series = {
+        name: by_step(evidence, OTHER_NAMES.get(name, f"train/{name}"))
+        for name in {*wanted, *itertools.chain(*values)}
+    }
+    for match, shown in zip(steps, values, strict=True):
+        wrong += _wrong_values(series, int(match[1]), shown, wanted)
         if int(match[2]) != job.num_steps:
             wrong.append(f"step {match[1]}: the console says that there are {match[2]} steps")
     held_out, logged = validation_rows(evidence), by_step(evidence, "validation/accuracy")
@@ -84,18 +88,20 @@ CONSOLE = sensor(
 
 
 def _wrong_values(
-    evidence: RunEvidence, step: int, shown: Mapping[str, str], wanted: Sequence[str]
+    series: Mapping[str, Mapping[int, float]], step: int, shown: Mapping[str, str], wanted: Sequence[str]
 ) -> Iterator[str]:
-    """Yield values that are not those of the log, and those that are logged and not shown."""
+    """Yield values that are not those of the log, and those that are logged and not shown.
+
+    Args:
+        series: what is logged, by the console's name of it and by step.
+        step: of the line.
+        shown: the line's values by name.
+        wanted: names that a line shows where they are logged.
+    """
     for name in wanted:
-        if name not in shown and step in _series(evidence, name):
-            yield f"step {step}: the console does not show {name}, logged is {_series(evidence, name)[step]:.7g}"
+        if name not in shown and step in series[name]:
+            yield f"step {step}: the console does not show {name}, logged is {series[name][step]:.7g}"
     for name, text in shown.items():
-        value = _series(evidence, name).get(step, math.nan)
+        value = series[name].get(step, math.nan)
         if not math.isclose(float(text), value, rel_tol=DIGITS):
             yield f"step {step}: the console shows {name} {text}, logged is {value:.7g}"
-
-
-def _series(evidence: RunEvidence, name: str) -> Mapping[int, float]:
-    """Return what is logged under the console's name of a value, by step."""
-    return by_step(evidence, OTHER_NAMES.get(name, f"train/{name}"))

@@ -15,7 +15,14 @@ from typing import Any
 from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.laws.rewards import REWARDS
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.options import mask_of, options_of, steps_of, updates_of, verified_reward
+from seatrial.trials.sensors.options import (
+    loop_of,
+    mask_of,
+    options_of,
+    steps_of,
+    updates_of,
+    verified_reward,
+)
 from seatrial.trials.sensors.paths import by_step, sensor
 from seatrial.trials.sensors.prompts import validation_rows
 
@@ -225,7 +232,7 @@ def _judged_otherwise(evidence: RunEvidence, options: Mapping[str, Any]) -> Iter
                     f"validation of step {step} row {row['index']}: {row['completion']!r} earns {reward:.6g}, logged "
                     f"is {row['reward']:.6g}"
                 )
-    if len(weights) < 2 or "grpo.seed" not in options:
+    if len(weights) < 2 or loop_of(options) != "grpo":
         return  # a law of the ledger judges the rows of one verifier
     for trained in (one for of_step in steps_of(evidence).values() for one in of_step):
         reward = _earned({"completion": trained.completion, "answer": trained.answer}, weights)

@@ -6,12 +6,11 @@ import json
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.options import options_of
-from seatrial.trials.sensors.paths import sensor
+from seatrial.trials.sensors.paths import read_object, sensor
 
 READ = 0o444
 INDEX = "*.safetensors.index.json"
@@ -78,7 +77,7 @@ def _changed_settings(before: Path, after: Path, left_out: Sequence[str]) -> Ite
     if not after.exists():
         yield f"{after.name} is missing"
         return
-    old, new = _values(before), _values(after)
+    old, new = read_object(before), read_object(after)
     for key, value in old.items():
         is_id = key.endswith("_token_id")
         if key in left_out or key.startswith("_") or not (is_id or isinstance(value, (int, float, str))):
@@ -95,25 +94,12 @@ def _other_tokens(before: Path, after: Path) -> Iterator[str]:
     """
     if not (before.exists() and after.exists()):
         return
-    old, new = _values(before), _values(after)
+    old, new = read_object(before), read_object(after)
     if new.get("model", {}).get("vocab") != old.get("model", {}).get("vocab"):
         yield f"{after.name} has another vocabulary than the model's"
     ids = [{one["content"]: one["id"] for one in of.get("added_tokens", ())} for of in (old, new)]
     if ids[0] != ids[1]:
         yield f"{after.name} has the added tokens {str(ids[1])[:40]}, the model has {str(ids[0])[:40]}"
-
-
-def _values(path: Path) -> dict[str, Any]:
-    """Return a file's object.
-
-    Raises:
-        BlockedError: it cannot be read.
-    """
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BlockedError(f"{path} cannot be read: {error}") from error
-    return found
 
 
 def _lost_parts(index: Path) -> Iterator[str]:

@@ -22,7 +22,7 @@ from seatrial.trials.sensors.first_step import (
     scaled_logits,
 )
 from seatrial.trials.sensors.later_steps import SavedModels
-from seatrial.trials.sensors.options import options_of
+from seatrial.trials.sensors.options import loop_of, options_of
 from seatrial.trials.sensors.paths import by_step, model_facts, sensor
 from seatrial.trials.sensors.prompts import validation_rows
 from seatrial.trials.sensors.scoring import placeholder_of
@@ -37,7 +37,7 @@ def validations_hold(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """
     options = options_of(evidence)
     evidence.need_whole_log()
-    loop = "grpo" if "grpo.seed" in options else "sft"
+    loop = loop_of(options)
     found = validation_rows(evidence)
     due = _due(evidence.job, options, loop)
     if not due and not found:

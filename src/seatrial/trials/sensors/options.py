@@ -33,6 +33,11 @@ def options_of(evidence: RunEvidence) -> Options:
     return Options(flat(evidence.job.configuration))
 
 
+def loop_of(options: Mapping[str, Any]) -> str:
+    """Return the section of the options that describes the loop: `grpo` or `sft`."""
+    return "grpo" if "grpo.seed" in options else "sft"
+
+
 def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value of nested sections with its dotted name; an empty section is a value."""
     for name, value in section.items():

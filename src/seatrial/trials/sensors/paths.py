@@ -48,10 +48,19 @@ def model_facts(folder: Path) -> dict[str, Any]:
     Raises:
         BlockedError: it cannot be read.
     """
+    return read_object(folder / "config.json")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file.
+
+    Raises:
+        BlockedError: it cannot be read.
+    """
     try:
-        found: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BlockedError(f"{folder}/config.json cannot be read: {error}") from error
+        raise BlockedError(f"{path} cannot be read: {error}") from error
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import platform
 import sys
@@ -14,8 +13,15 @@ from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
-from seatrial.trials.sensors.options import flat, options_of, steps_of, updates_of
-from seatrial.trials.sensors.paths import by_step, first_step_of_command, model_facts, run_facts, sensor
+from seatrial.trials.sensors.options import flat, loop_of, options_of, steps_of, updates_of
+from seatrial.trials.sensors.paths import (
+    by_step,
+    first_step_of_command,
+    model_facts,
+    read_object,
+    run_facts,
+    sensor,
+)
 from seatrial.trials.sensors.saved import saved_steps
 
 INFO = "training_info.json"
@@ -43,7 +49,7 @@ def record_is_true(evidence: RunEvidence) -> tuple[list[str], str, int]:
         if not (folder / INFO).exists():
             continue
         number += 1
-        said = _read(folder / INFO)
+        said = read_object(folder / INFO)
         of_step = (*_wrong_facts(evidence, step, said, options), *_wrong_files(folder, said))
         wrong += [f"{folder.name}: {what}" for what in of_step]
         if said.get("run_id") != facts.get("run_id"):
@@ -90,9 +96,9 @@ def _wrong_start(
     evidence: RunEvidence, facts: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield what is wrong with the record of how the run started."""
-    loop = "grpo" if "grpo.seed" in options else "sft"
-    if facts.get("seed") != options[f"{loop}.seed"]:
-        yield f"the seed is recorded as {facts.get('seed')}, the run has {options[f'{loop}.seed']}"
+    seed = options[f"{loop_of(options)}.seed"]
+    if facts.get("seed") != seed:
+        yield f"the seed is recorded as {facts.get('seed')}, the run has {seed}"
     words = list(evidence.launched.argv)[-len(facts.get("argv", ())) + 1 :]
     if len(facts.get("argv", ())) < 2 or not _same_words(facts["argv"][1:], words):
         yield "the recorded command is not the one that was run"
@@ -148,7 +154,7 @@ def _wrong_facts(
     metric = _metric(evidence, options).get(step)
     wanted = {
         "step": step,
-        "seed": options["grpo.seed" if "grpo.seed" in options else "sft.seed"],
+        "seed": options[f"{loop_of(options)}.seed"],
         "world_size": options["cluster.num_processes"],
     }
     for key, value in wanted.items():
@@ -176,7 +182,7 @@ def _progress(evidence: RunEvidence, step: int, options: Mapping[str, Any]) -> t
     """Return the updates and the prompts drawn up to a step; None where the rows do not say."""
     if evidence.job.first_step > 1:
         return None, None
-    if "grpo.seed" not in options:
+    if loop_of(options) == "sft":
         return step, step * int(options["policy.train_global_batch_size"])
     try:
         rows = steps_of(evidence)
@@ -197,11 +203,3 @@ def _wrong_files(folder: Path, said: Mapping[str, Any]) -> Iterator[str]:
         content = (folder / name).read_bytes()
         if len(content) != sizes[name] or hashlib.sha256(content).hexdigest() != digests.get(name):
             yield f"{name} has other bytes than its size and digest say"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BlockedError(f"{path} cannot be read: {error}") from error
-    return found

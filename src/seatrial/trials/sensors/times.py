@@ -98,9 +98,9 @@ def _untimed_syncs(
     ):
         return
     validated, full = _logged(evidence, "timing/validation/"), by_step(evidence, "train/weight_sync/full")
-    steps = steps_of(evidence)
+    steps, first = steps_of(evidence), first_step_of_command(evidence)
     for step in sorted(steps):
-        if step == first_step_of_command(evidence) or not updates_of(steps.get(step - 1, ()), options):
+        if step == first or not updates_of(steps.get(step - 1, ()), options):
             continue
         logged = {*timed[step], *validated.get(step - 1, ())}
         due = (*COLLECTED, *(OF_CHANGES if full.get(step) == 0 else ()))

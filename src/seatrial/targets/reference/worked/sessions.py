@@ -129,17 +129,21 @@ def _of_opened() -> Iterator[WorkedExample]:
     }
     common |= {"noted": [("started", 0), "ended"], "sampling": (0.7, 7), "ends at": [1, 17], "worker": True}
     names = (*common, "validation", "seed", "logged", "saved", "options", "reference")
+
+    def due(seed: int, num_validated: int, reference: bool) -> dict[str, Any]:
+        return {
+            **common,
+            "validation": num_validated,
+            "seed": seed,
+            "logged": {"seed": seed, "device": "cpu", "sandbox": None},
+            "saved": (1, seed, ["prompts"], True),
+            "options": seed,
+            "reference": reference,
+        }
+
     yield example(
         "parts of a run",
-        {
-            **common,
-            "validation": 2,
-            "seed": 11,
-            "logged": {"seed": 11, "device": "cpu", "sandbox": None},
-            "saved": (1, 11, ["prompts"], True),
-            "options": 11,
-            "reference": True,
-        },
+        due(11, 2, True),
         _of(names),
         grpo__seed=11,
         grpo__max_val_samples=2,
@@ -147,15 +151,7 @@ def _of_opened() -> Iterator[WorkedExample]:
     )
     yield example(
         "parts of fine-tuning",
-        {
-            **common,
-            "validation": 1,
-            "seed": 4,
-            "logged": {"seed": 4, "device": "cpu", "sandbox": None},
-            "saved": (1, 4, ["prompts"], True),
-            "options": 4,
-            "reference": False,
-        },
+        due(4, 1, False),
         _of(names),
         tunes=True,
         sft__seed=4,
