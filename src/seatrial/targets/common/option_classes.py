@@ -17,6 +17,8 @@ from seatrial.targets.common.trainers import temporary_folder
 
 ENTRY = re.compile(r"^([ \t]*)`{0,2}(\w+)`{0,2} ?\(([^\n]*)\) ?:(.*)$")
 """The line of an option in a docstring: its place, its name, its type, and what may follow."""
+OPTIONAL = re.compile(r", *\*?(?:optional|defaults)\b")
+"""What follows a type in the line of an option."""
 NUMBERS: Mapping[str, Any] = {"int": 3, "float": 0.25, "bool": True}
 """A value of each type."""
 
@@ -61,7 +63,7 @@ def written_defaults(found: type[Any]) -> dict[str, Any]:
 
 def numbers_of(found: type[Any]) -> dict[str, Sequence[Any]]:
     """Return a value of each option that the docstring says is a number or a switch."""
-    types = {entry[2]: entry[3].partition(",")[0].strip("`: ") for entry, _ in _entries(found)}
+    types = {entry[2]: OPTIONAL.split(entry[3])[0].strip("`: ") for entry, _ in _entries(found)}
     return {name: [NUMBERS[one]] for name, one in types.items() if one in NUMBERS}
 
 

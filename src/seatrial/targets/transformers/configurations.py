@@ -75,6 +75,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(
             (f"{name}.local_rank" for name in TRAINING), "releases of 4 read it from the launcher"
         ),
+        **dict.fromkeys((f"{name}.include_num_input_tokens_seen" for name in TRAINING), "True means all"),
         **dict.fromkeys((f"{name}.tpu_metrics_debug" for name in TRAINING), "releases of 4 move it to debug"),
         "FalconMambaConfig.use_mambapy": f"docs/evidence/findings.md, {FINDING}",
     },
