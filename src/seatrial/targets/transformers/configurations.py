@@ -139,7 +139,10 @@ class TrainingConfigurations(KnowsFailures):
         return [one for one in made if one is not None]
 
     def options_allowed(self, law: str) -> Mapping[str, str]:
-        return ALLOWED.get(law, {})
+        allowed = ALLOWED.get(law, {})
+        if law == "loaded" and Version(release("transformers")) < Version("5"):
+            return {**allowed, "GenerationConfig.all": "options that exclude one another are not saved"}
+        return allowed
 
 
 ADAPTERS: dict[str, type[Any]] = {
