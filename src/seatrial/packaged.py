@@ -1,9 +1,12 @@
-"""Files that ship with seatrial and can be named without path and suffix: check suites, equivalence classes."""
+"""Files that ship with seatrial: its tables, and the check suites and equivalence classes that users name."""
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import yaml
 
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
@@ -12,6 +15,15 @@ FOLDERS = {
     "suite": Path(__file__).resolve().parent / "suites",
     "equivalence class": Path(__file__).resolve().parent / "comparisons" / "classes",
 }
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C reads the same in a tenth of the time; not every build of PyYAML has it."""
+
+
+def read_table(package: str, *path: str) -> Any:
+    """Return the content of a YAML file of a package of ours, named by its path below the package."""
+    text = resources.files(package).joinpath(*path).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=_Loader)
 
 
 def packaged_names(kind: Literal["suite", "equivalence class"]) -> list[str]:

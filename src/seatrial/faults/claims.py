@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from seatrial.packaged import read_table
 from seatrial.targets.base import JobRequest
 from seatrial.targets.reference.target import ReferenceTarget
 from seatrial.trials.architectures import Architecture
@@ -154,6 +152,5 @@ def _job(recipe: str) -> Any:
 
 
 def _table() -> Mapping[str, Any]:
-    text = resources.files("seatrial.faults").joinpath("claims.yaml").read_text(encoding="utf-8")
-    table: Mapping[str, Any] = yaml.safe_load(text)
+    table: Mapping[str, Any] = read_table("seatrial.faults", "claims.yaml")
     return table

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
-import yaml
+from seatrial.packaged import read_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +46,5 @@ def harness_tests() -> tuple[HarnessTest, ...]:
 
 
 def _data() -> Mapping[str, Any]:
-    text = resources.files("seatrial.faults").joinpath("harness.yaml").read_text(encoding="utf-8")
-    data: Mapping[str, Any] = yaml.safe_load(text)
+    data: Mapping[str, Any] = read_table("seatrial.faults", "harness.yaml")
     return data

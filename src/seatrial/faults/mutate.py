@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
+from seatrial.packaged import read_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def all_mutants() -> tuple[Mutant, ...]:
     folder = resources.files("seatrial.faults").joinpath("mutants")
     for table in sorted(folder.iterdir(), key=lambda path: path.name):
         if table.name.endswith(".yaml"):
-            for fields in yaml.safe_load(table.read_text(encoding="utf-8")):
+            for fields in read_table("seatrial.faults", "mutants", table.name):
                 found.append(
                     Mutant(
                         **{

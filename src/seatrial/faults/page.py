@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
-import yaml
-
 from seatrial.faults.harness import harness_mutants, harness_tests
 from seatrial.faults.mutate import Mutant, all_mutants
 from seatrial.faults.plant import Plant, all_plants, modules_without_plants
 from seatrial.faults.record import Seen, recorded
+from seatrial.packaged import read_table
 
 BROKEN_LINE = "broken_line.txt"
 """What `seatrial relations` printed when one line was broken; a test compares it with the current output."""
@@ -193,8 +192,7 @@ def page() -> str:
 
 def misses() -> dict[str, str]:
     """Return why each undetected fault is not detected."""
-    text = resources.files("seatrial.faults").joinpath(MISSES).read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text) or {})
+    return dict(read_table("seatrial.faults", MISSES) or {})
 
 
 def _faults() -> list[Mutant | Plant]:

@@ -12,9 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from seatrial.errors import UsageError
+from seatrial.packaged import read_table
 
 NO_PLANTS = "modules_without_plants.yaml"
 """Modules of a run without behaviour that can fail silently, each with the reason."""
@@ -85,7 +84,7 @@ def _tables() -> Iterator[tuple[str, Any]]:
     folder = resources.files("seatrial.faults").joinpath("plants")
     for table in sorted(folder.iterdir(), key=lambda path: path.name):
         if table.name.endswith(".yaml"):
-            yield table.name, yaml.safe_load(table.read_text(encoding="utf-8"))
+            yield table.name, read_table("seatrial.faults", "plants", table.name)
 
 
 def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:

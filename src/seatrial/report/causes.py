@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple, cast
 
-import yaml
-
 from seatrial.errors import UsageError
+from seatrial.packaged import read_table
 from seatrial.rules.engine import all_rules
 from seatrial.verdict import Outcome, Verdict
 
@@ -32,8 +30,7 @@ _COMMAND = "ends with status"
 @cache
 def _known() -> list[dict[str, str]]:
     """Return the table: a pattern of a verdict's name, the usual cause, what to do; the closest to a cause first."""
-    text = (files("seatrial.report") / "causes.yaml").read_text(encoding="utf-8")
-    return cast("list[dict[str, str]]", yaml.safe_load(text))
+    return cast("list[dict[str, str]]", read_table("seatrial.report", "causes.yaml"))
 
 
 def by_importance(verdicts: Sequence[Verdict]) -> list[Verdict]:

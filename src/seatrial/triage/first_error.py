@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import NamedTuple
 
-import yaml
+from seatrial.packaged import read_table
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 _WRAPPINGS = (
@@ -169,8 +168,7 @@ def _last_progress(lines: Sequence[Line]) -> int:
 @cache
 def harmless() -> re.Pattern[str]:
     """Return the expression of lines that look like an error and end nothing (harmless.yaml)."""
-    text = resources.files("seatrial.triage").joinpath("harmless.yaml").read_text(encoding="utf-8")
-    return re.compile("|".join(row["pattern"] for row in yaml.safe_load(text)))
+    return re.compile("|".join(row["pattern"] for row in read_table("seatrial.triage", "harmless.yaml")))
 
 
 def last_of_chain(lines: Sequence[Line], error: FirstError) -> Line | None:

@@ -10,12 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
+from seatrial.packaged import read_table
 from seatrial.verdict import Outcome
 
 BOUNDARIES = {
@@ -75,8 +73,8 @@ class Pattern:
 @cache
 def patterns() -> tuple[Pattern, ...]:
     """Return the table, in the order in which it is tried."""
-    text = resources.files("seatrial.triage").joinpath("patterns.yaml").read_text(encoding="utf-8")
-    return tuple(Pattern(**{"also": row.pop("with", ""), **row}) for row in yaml.safe_load(text))
+    rows = read_table("seatrial.triage", "patterns.yaml")
+    return tuple(Pattern(**{"also": row.pop("with", ""), **row}) for row in rows)
 
 
 _NATIVE_WARNING = re.compile(r"\[W\d{4} [\d:.]+ \w+\.\w+:\d+\]")

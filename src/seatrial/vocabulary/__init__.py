@@ -12,13 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
-
-import yaml
 
 from seatrial.errors import UsageError
 from seatrial.nearest import hint
+from seatrial.packaged import read_table
 
 MACHINE_UNITS = frozenset({"seconds", "tokens per second", "per second", "GiB"})
 """Units of what the machine does, not the training."""
@@ -267,6 +265,5 @@ def _names_of(tag: str) -> set[str]:
 
 
 def _table(name: str) -> Mapping[str, Any]:
-    text = resources.files("seatrial.vocabulary").joinpath(name).read_text(encoding="utf-8")
-    table: Mapping[str, Any] = yaml.safe_load(text)
+    table: Mapping[str, Any] = read_table("seatrial.vocabulary", name)
     return table

@@ -15,14 +15,12 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from seatrial.errors import BlockedError, UsageError
 from seatrial.launch import run_command
+from seatrial.packaged import read_table
 from seatrial.targets.common import stand_in
 
 CHECKOUT, BRIDGE = "checkout", "bridge"
@@ -98,7 +96,7 @@ class Stages:
 
 def read_stages(package: str) -> Stages:
     """Return the table of a package of targets: its `stages.yaml`."""
-    content = yaml.safe_load(resources.files(package).joinpath("stages.yaml").read_text(encoding="utf-8"))
+    content = read_table(package, "stages.yaml")
     stages = {row["trial"]: Stage(**_tuples(row)) for row in content.pop("stages")}
     checks = tuple(ComponentCheck(**_tuples(row)) for row in content.pop("checks"))
     return Stages(stages=stages, checks=checks, **_tuples(content))

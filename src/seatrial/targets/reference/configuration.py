@@ -12,11 +12,10 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from refrl.config import ConfigError, GRPORunConfig, PolicyConfig, SFTRunConfig, load_config, validate_config
 from refrl.masking import masked
 from refrl.models.tiny import TinyModelSpec, make_model
+from seatrial.packaged import read_table
 from seatrial.relations import NotServed
 from seatrial.relations.cases.pairwise import names_of, pairwise
 
@@ -40,7 +39,7 @@ Config = TypeVar("Config", GRPORunConfig, SFTRunConfig, PolicyConfig)
 @cache
 def table(name: str) -> Any:
     """Return the values of a YAML file of `tables/`."""
-    return yaml.safe_load((TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return read_table("seatrial.targets.reference", "tables", f"{name}.yaml")
 
 
 @cache
