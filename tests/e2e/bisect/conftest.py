@@ -22,7 +22,9 @@ IDENTITY = {
     "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@example.org",
     "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null",
     # Submodules of these tests are folders.
-    "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always",
+    "GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always",
+    # A commit would start a process that looks for housekeeping.
+    "GIT_CONFIG_KEY_1": "maintenance.auto", "GIT_CONFIG_VALUE_1": "false",
 }  # fmt: skip
 _NOT_OURS = (
     "GOOD",
@@ -63,6 +65,21 @@ class Repository:
         self.git("commit", "-q", "--allow-empty", "-m", subject)
         return self.git("rev-parse", "HEAD").strip()
 
+    def commit_line(self, commits: Sequence[tuple[Mapping[str, str], str]]) -> list[str]:
+        """Commit files and a subject each, one after the other, in one process; return the hashes."""
+        who = f"{IDENTITY['GIT_COMMITTER_NAME']} <{IDENTITY['GIT_COMMITTER_EMAIL']}> now"
+        stream = ["reset refs/heads/main\n"]
+        for mark, (files, subject) in enumerate(commits, 1):
+            parent = f"from :{mark - 1}\n" if mark > 1 else ""
+            stream.append(f"commit refs/heads/main\nmark :{mark}\ncommitter {who}\n{_data(subject)}{parent}")
+            stream += [f"M 100644 inline {name}\n{_data(text)}" for name, text in files.items()]
+        subprocess.run(
+            ["git", "fast-import", "--quiet", "--date-format=now"], cwd=self.path, env={**os.environ, **IDENTITY},
+            input="".join(stream), text=True, check=True,
+        )  # fmt: skip
+        self.git("reset", "-q", "--hard", "main")
+        return self.git("rev-list", "--reverse", "main").split()
+
     def state(self) -> dict[str, str]:
         """Return a digest of every file of the checkout and of `.git`, with modes and links."""
         found = {}
@@ -78,6 +95,11 @@ class Repository:
                     digest = hashlib.sha256(path.read_bytes()).hexdigest()
                     found[key] = f"{path.stat().st_mode:o} {digest} {path.stat().st_mtime_ns}"
         return found
+
+
+def _data(text: str) -> str:
+    """Return a text as `git fast-import` reads it."""
+    return f"data {len(text.encode())}\n{text}\n"
 
 
 @pytest.fixture
@@ -166,14 +188,12 @@ def line(make_repository: Callable[..., Repository]) -> Callable[..., tuple[Repo
 
     def make(count: int, culprit: int, name: str = "user") -> tuple[Repository, list[str]]:
         repository = make_repository(name)
-        hashes = []
+        commits = []
         for number in range(count):
             verdict = "exit 1" if number >= culprit else "exit 0"
-            hashes.append(
-                repository.commit(
-                    {"n": f"{number}\n", "t.sh": f"echo run {number}\n{verdict}\n"}, f"change {number}"
-                )
-            )
+            files = {"n": f"{number}\n", "t.sh": f"echo run {number}\n{verdict}\n"}
+            commits.append((files, f"change {number}"))
+        hashes = repository.commit_line(commits)
         return repository, hashes
 
     return make
@@ -195,10 +215,9 @@ def stack(make_repository: Callable[..., Repository]) -> Callable[..., tuple[Rep
     def make(count: int, culprit: int, noisy: bool = False) -> tuple[Repository, list[str]]:
         repository = make_repository()
         seed = training.RUN_SEED if noisy else training.FIXED_SEED
-        hashes = [
-            repository.commit(training.files_of(number, culprit, seed), f"change {number}")
-            for number in range(count)
-        ]
+        hashes = repository.commit_line(
+            [(training.files_of(number, culprit, seed), f"change {number}") for number in range(count)]
+        )
         return repository, hashes
 
     return make

@@ -70,9 +70,9 @@ FIXED_SEED, RUN_SEED = "1234", 'os.environ["SEATRIAL_RUN_NUMBER"]'
 METRIC = 'mean(data["train/reward"], -6, -1)'
 
 
-def files_of(number: int, culprit: int, seed: str) -> dict[str, str | None]:
+def files_of(number: int, culprit: int, seed: str) -> dict[str, str]:
     """Return the files of commit `number`; from `culprit` on the log-probabilities are shifted."""
-    files: dict[str, str | None] = {
+    files: dict[str, str] = {
         "logprobs.py": LOGPROBS.format(shift=" - 1" if number >= culprit else ""),
         "train.py": TRAIN.format(seed=seed, comment=f"# revision {number // 3}\n" if number % 3 else ""),
         "recipes/grpo.yaml": f"grpo:\n  max_num_steps: 30\n  note: {number}\n",
