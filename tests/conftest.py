@@ -4,6 +4,7 @@ import fcntl
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -74,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _own_temporary_files(config)
         if config.getoption("numprocesses", None) and not is_nightly(config):
             config.pluginmanager.register(Making(), "making")
+    multiprocessing.set_executable(_forked_python())
 
 
 def _own_temporary_files(config: pytest.Config) -> None:
@@ -197,6 +199,10 @@ def peer_python() -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def forked_python() -> str:
     """Return a python that starts modules of ours with the stack imported (see `tests.forked`)."""
+    return _forked_python()
+
+
+def _forked_python() -> str:
     return str(Path(os.environ["TMPDIR"]) / PYTHON)
 
 

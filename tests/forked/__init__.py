@@ -2,8 +2,9 @@
 
 `FOLDER/python -m MODULE WORDS` does what Python does, for a MODULE of ours, in a child that a server forks. The server
 (`server.py`) has imported torch, transformers and refrl, which takes each fresh process five seconds of processor time,
-and has computed nothing. Files, folder, environment, words, signals and exit status are those of the command. Whatever
-else that python is asked for, and a module of ours that is imported from another place, Python itself does.
+and has computed nothing. Files, folder, environment, words, signals and exit status are those of the command. The fork
+servers of multiprocessing, which import the same, start so too. Whatever else that python is asked for, and a module of
+ours that is imported from another place, Python itself does.
 
 One server serves a whole run of pytest, from the first process on that asks (`activation.py`).
 """

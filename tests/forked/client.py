@@ -8,6 +8,8 @@ import sys
 from types import FrameType
 
 OURS = ("refrl", "seatrial", "tests")
+FORK_SERVER = "from multiprocessing.forkserver import main; main("
+"""How the program begins by which multiprocessing starts a fork server, which imports what we have imported."""
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -15,7 +17,8 @@ def main(python: str, address: str, *words: str) -> int:
     """Ask for a process, hand signals on, and end as it does."""
     if words[:1] == ("-u",):  # of torchrun: what is written reaches its reader at the end, if not before
         words = words[1:]
-    if words[:1] != ("-m",) or words[1].partition(".")[0] not in OURS:
+    asked_for = _asked_for(words)
+    if not asked_for:
         os.execv(python, [python, *words])
     files = _inherited()
     with socket.socket(socket.AF_UNIX) as asked:
@@ -27,7 +30,7 @@ def main(python: str, address: str, *words: str) -> int:
         for number in HANDED_ON:
             signal.signal(number, hand_on)
         request = {
-            "words": words[1:],
+            "words": asked_for,
             "environment": dict(os.environ),
             "folder": os.getcwd(),  # noqa: PTH109  pathlib takes as long to import as the rest
             "files": files,
@@ -41,6 +44,15 @@ def main(python: str, address: str, *words: str) -> int:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     return status
+
+
+def _asked_for(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a module of ours and its words, or `-c` and the program of a fork server; nothing for anything else."""
+    if words[:1] == ("-m",) and words[1].partition(".")[0] in OURS:
+        return words[1:]
+    if "-c" in words and words[-1].startswith(FORK_SERVER):
+        return words[-2:]
+    return ()
 
 
 def _inherited() -> list[int]:

@@ -3,12 +3,14 @@
 It ends with its standard input.
 """
 
+import ast
 import atexit
 import contextlib
 import gc
 import importlib
 import importlib.util
 import json
+import multiprocessing
 import os
 import random
 import runpy
@@ -21,6 +23,7 @@ import time
 import traceback
 import warnings
 from importlib.machinery import PathFinder
+from multiprocessing import forkserver
 from typing import Any
 
 IMPORTS = (
@@ -28,7 +31,6 @@ IMPORTS = (
     "refrl.training.grpo",
     "refrl.training.sft",
     "refrl.training.recorder",
-    "refrl.policy.dtensor.policy",
     "refrl.policy.dtensor.policy",
     "refrl.policy.megatron.policy",
     "refrl.policy.megatron.making",
@@ -43,6 +45,8 @@ IMPORTS = (
     "tensorboard.compat.proto.event_pb2",
     "tensorboard.compat.proto.summary_pb2",
     "tensorboard.summary.writer.record_writer",
+    "scipy.stats",
+    "seatrial.relations.preloaded",
 )
 OURS = ("refrl", "seatrial")
 PYTHON = sys.executable
@@ -57,12 +61,14 @@ NUM_LOOKS, LOOK_SECONDS = 5, 0.1
 def main(number: str, python: str) -> None:
     """Serve on a socket that listens; children start others by this python."""
     sys.executable = python
+    multiprocessing.set_executable(python)
     gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in IMPORTS:
             with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
                 importlib.import_module(name)
+        _make_tables()
     gc.freeze()
     gc.enable()
     assert threading.active_count() == 1, "a thread does not live on in a child"
@@ -78,6 +84,13 @@ def main(number: str, python: str) -> None:
             if not _bury():
                 break
             time.sleep(LOOK_SECONDS)
+
+
+def _make_tables() -> None:
+    """Have Transformers make its table of converted names, which each process makes that loads a model."""
+    from transformers import conversion_mapping
+
+    conversion_mapping.get_checkpoint_conversion_mapping("qwen3")
 
 
 def _bury() -> bool:
@@ -117,7 +130,7 @@ def _look_after(asked: socket.socket) -> None:
 
 
 def _run(request: dict[str, Any], files: list[int]) -> int:
-    """Return the exit status of `python -m MODULE WORDS`."""
+    """Return the exit status of `python -m MODULE WORDS`, or of `python -c PROGRAM`."""
     os.setsid()
     _place(files, request["files"])
     os.environ.clear()
@@ -137,7 +150,10 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     status: Any = 1
     try:
         _customize(places)
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module == "-c":
+            _serve_forks(words[0])
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:
         status = ended.code
@@ -150,6 +166,14 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     return int(status or 0)
+
+
+def _serve_forks(program: str) -> None:
+    """Be the fork server that the program `...; main(FILE, FILE, MODULES, **MORE)` of multiprocessing starts."""
+    call = ast.parse(program.rpartition("; ")[2], mode="eval").body
+    assert isinstance(call, ast.Call)
+    (more,) = call.keywords
+    forkserver.main(*map(ast.literal_eval, call.args), **ast.literal_eval(more.value))
 
 
 def _place(files: list[int], numbers: list[int]) -> None:

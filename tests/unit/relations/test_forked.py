@@ -1,5 +1,6 @@
 """A process that is forked with the stack imported behaves as a command does."""
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -7,8 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.forked.told import tell_and_end
 
 import refrl
+from seatrial.faults.planting import PRELOAD
 
 
 @pytest.fixture(name="asking")
@@ -74,3 +77,16 @@ def test_another_copy_of_refrl_is_imported_by_python_itself(forked_python: str, 
         [forked_python, "-m", "refrl"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert ended.stdout == f"{copy / '__init__.py'} False\n"
+
+
+def test_a_fork_server_of_multiprocessing_has_the_stack_imported() -> None:
+    """And its processes answer, and fail, as those of any other."""
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    process = context.Process(target=tell_and_end, args=(sending, 7))
+    process.start()
+    sending.close()
+    process.join()
+    assert receiving.recv() is True
+    assert process.exitcode == 7
