@@ -51,10 +51,8 @@ class TrialContext:
     """What the processes of its commands were seen importing."""
 
     def record(self, *verdicts: Verdict) -> None:
-        """Add verdicts, and write the results after each."""
-        for verdict in verdicts:
-            self.result.verdicts.append(verdict)
-            self.save()
+        """Add verdicts; they are written when the next command starts, and when the trial ends, however it does."""
+        self.result.verdicts += verdicts
 
     def claim(self, *claims: Claim) -> None:
         """Record what this run of the trial proves, after its verdicts; a claim without evidence fails it.

@@ -1,7 +1,7 @@
 """The one source of every view: what was requested of a run, and each verdict with its evidence.
 
 `results.json` holds a `Results`. It is written when the run starts, with every requested trial in it, and again
-after each verdict: also after a crash, the file says what is known.
+before each command and after each trial: also after a crash, the file says what was known then.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def run_trials(
     say: ShowProgress,
     concluded: Callable[[TrialResult], None] = lambda result: None,
 ) -> Results:
-    """Run every requested trial that has not concluded; write `results.json` after each verdict.
+    """Run every requested trial that has not concluded; write `results.json` before each command and after each trial.
 
     Args:
         directory: the run's folder.

@@ -143,8 +143,10 @@ def test_every_known_trial_is_listed_and_only_the_requested_count(tmp_path: Path
     assert written["finished_at"] is not None
 
 
-def test_results_are_written_after_each_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every state that the file was ever in is valid and holds one verdict more at most."""
+def test_results_are_written_before_each_command_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every state that the file was ever in is valid; while a command runs, it holds the verdicts before."""
     monkeypatch.syspath_prepend(str(TOY))
     seen: list[int] = []
     right = Path.replace
@@ -156,9 +158,11 @@ def test_results_are_written_after_each_verdict(tmp_path: Path, monkeypatch: pyt
         return moved
 
     monkeypatch.setattr(Path, "replace", watch)
-    run_toy(tmp_path, ToyTarget())
-    assert sorted(set(seen)) == list(range(max(seen) + 1))
-    assert max(seen) > 15
+    _, results = run_toy(tmp_path, ToyTarget())
+    (trial,) = results.requested_trials()
+    assert seen == sorted(seen)
+    assert 0 < seen[-3] < 15 < seen[-1]
+    assert len(seen) == len(trial.commands) + 4, "as the run and the trial begin and end"
 
 
 def test_trials_of_one_run_do_not_share_evidence(tmp_path: Path) -> None:
