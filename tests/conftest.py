@@ -39,9 +39,9 @@ MAKING_S = 1800
 
 FIRST = (
     "tests/unit/relations/test_reference.py",
-    "tests/unit/faults/test_mutants.py",
     "tests/e2e/bisect/test_bisect_command.py",
     "tests/unit/test_house_rules.py",
+    "tests/unit/faults/test_mutants.py",
     "tests/peers/test_data_plane.py",
     "tests/peers/test_transformers_adapters.py",
     "tests/peers/test_peft_accelerate.py",

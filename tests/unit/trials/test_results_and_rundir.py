@@ -126,9 +126,9 @@ def _create_many(base: str, queue: "multiprocessing.Queue[list[str]]") -> None:
 
 def test_runs_of_several_processes_never_share(tmp_path: Path) -> None:
     """Four processes that create at once."""
-    spawn = multiprocessing.get_context("spawn")
-    queue: multiprocessing.Queue[list[str]] = spawn.Queue()
-    processes = [spawn.Process(target=_create_many, args=(str(tmp_path), queue)) for _ in range(4)]
+    context = multiprocessing.get_context("forkserver")
+    queue: multiprocessing.Queue[list[str]] = context.Queue()
+    processes = [context.Process(target=_create_many, args=(str(tmp_path), queue)) for _ in range(4)]
     for process in processes:
         process.start()
     paths = [path for _ in processes for path in queue.get(timeout=120)]
