@@ -7,8 +7,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 
-def tell_and_end(sending: Connection, status: int) -> None:
-    """Tell whether a module is imported that only the server of `tests.forked` imports, and end with the status."""
+def report_and_exit(sending: Connection, status: int) -> None:
+    """Send whether a module is imported that only the server of `tests.forked` imports, and exit with the status."""
     sending.send("seatrial.bisect.console" in sys.modules)
     raise SystemExit(status)
 

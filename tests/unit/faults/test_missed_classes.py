@@ -1,7 +1,7 @@
 """Classes of faults that no relation saw: for each, the law that was added, with a fault of the class and without."""
 
 import pytest
-from tests.unit.faults.one_law import Edit, sentence_of
+from tests.unit.faults.one_law import Edit, sentence_of, sentences_of
 
 from seatrial.faults.plant import all_plants
 from seatrial.faults.planting import ask
@@ -32,7 +32,7 @@ def test_a_law_sees_the_class(plant: str, relation: str, law: str) -> None:
 
 def test_the_same_laws_hold_without_a_fault() -> None:
     """So none of them is broken by anything else."""
-    broken = [ask(sentence_of, None, relation, law) for _, relation, law in SEEN]
+    broken = ask(sentences_of, None, [(relation, law) for _, relation, law in SEEN])
     assert not any(broken), broken
 
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.forked.told import tell_and_end
+from tests.forked.told import report_and_exit
 
 import refrl
 from seatrial.faults.planting import PRELOAD
@@ -84,7 +84,7 @@ def test_a_fork_server_of_multiprocessing_has_the_stack_imported() -> None:
     receiving, sending = multiprocessing.Pipe(duplex=False)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
-    process = context.Process(target=tell_and_end, args=(sending, 7))
+    process = context.Process(target=report_and_exit, args=(sending, 7))
     process.start()
     sending.close()
     process.join()
