@@ -48,6 +48,7 @@ SUBJECTS: Mapping[str, str] = {
     "texts": "prompts and answers as ids, and media",
     "transfers": "messages, weights and cached rows of any size",
     "validations": "what validations and fine-tuning sample, train on and log",
+    "wrappers": "calls that are passed on, tasks in the background, stores and folders that end",
 }
 """What the functions are about, by subject."""
 
