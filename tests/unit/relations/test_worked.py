@@ -16,6 +16,7 @@ from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.config import describe
 from refrl.config.registry import Registry
 from refrl.data_plane import KVBatchMeta
+from refrl.data_plane.observability import ObservedClient
 from refrl.distributed import World
 from refrl.generation.lean_decoder import KVCache
 from refrl.generation.process import ProcessGenerator
@@ -181,6 +182,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "tasks": (PitchTask, "num_examples", 3),
     "texts": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
     "transfers": (KVCache, "keep", lambda self, rows: None),
+    "wrappers": (ObservedClient, "renew", lambda self, meta: None),
 }
 """Faults by subject; mutants in `seatrial/faults/mutants/worked.yaml` are about the others."""
 

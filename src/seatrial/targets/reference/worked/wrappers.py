@@ -94,9 +94,9 @@ def _of_calls() -> Iterator[WorkedExample]:
             f"{name} of a watched client", (True, True, True, reported), _watched, name, words, result
         )
     events = [name for name, value in vars(Observer).items() if callable(value)]
-    words = {"started": 1, "synced": 1, "ended": 1, "scored": 4, "validated": 4}
+    num_words = {"started": 1, "synced": 1, "ended": 1, "scored": 4, "validated": 4}
     for name in events:
-        yield example(f"{name} of several observers", True, _notified, name, words.get(name, 2))
+        yield example(f"{name} of several observers", True, _notified, name, num_words.get(name, 2))
     for needs in ((), (False,), (False, True), (True, False)):
         members: Any = [SimpleNamespace(needs_gradients=one) for one in needs]
         yield example(
@@ -114,7 +114,7 @@ def _watched(name: str, words: Sequence[Any], result: Any) -> Any:
     answers = []
     for inner in (good, bad, late):
         try:
-            answers.append(getattr(ObservedClient(inner, seen.append), name)(*words))  # type: ignore[arg-type]
+            answers.append(getattr(ObservedClient(inner, seen.append), name)(*words))
         except (KeyError, TimeoutError) as error:
             answers.append(error)
     same = all(inner.calls == [(name, tuple(words), {})] for inner in (good, bad, late))
