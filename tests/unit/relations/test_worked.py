@@ -11,6 +11,8 @@ import torch
 
 from refrl import cli
 from refrl.algorithms.batching import Batch
+from refrl.algorithms.losses import ppo_clip
+from refrl.algorithms.losses.cispo import CISPO
 from refrl.checkpointing import attempts
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.config import describe
@@ -162,6 +164,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "commands": (cli, "EXIT_FAILED", 2),
     "engines": (build_generation, "engine_device", lambda config, device, number: device),
     "files": (Columns, "named", lambda self: {}),
+    "formulas": (ppo_clip.PPOClip, "surrogate", CISPO.surrogate),
     "links": (ProcessGenerator, "stop_ids", lambda self: frozenset()),
     "loops": (grpo, "is_validation_step", lambda loop, step: False),
     "metrics": (RunLogger, "value_at", lambda self, tag, step: 0.0),

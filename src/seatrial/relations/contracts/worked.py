@@ -23,6 +23,7 @@ SUBJECTS: Mapping[str, str] = {
     "edges": "ranges of options and tasks",
     "engines": "engines, devices, syncs and sampling that are built of options",
     "files": "rows of data files, their splits and their order",
+    "formulas": "advantages and losses of any options, with gradients",
     "links": "an engine in another process: messages, answers, signals, ends and time limits",
     "loops": "what loops open a session with, and do in order",
     "megatron": "tokens, stages, tensors and passes that ranks of Megatron-core share",
