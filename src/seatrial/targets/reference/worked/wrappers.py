@@ -22,8 +22,9 @@ from refrl.checkpointing.tensors import BackgroundWriter
 from refrl.config import DataConfig
 from refrl.data_plane import KVBatchMeta, factory
 from refrl.data_plane.columns import pad
-from refrl.data_plane.errors import StoreUnavailableError
+from refrl.data_plane.errors import DataLostError, StoreUnavailableError
 from refrl.data_plane.observability import ObservedClient, Operation
+from refrl.data_plane.store import BlockGoneError
 from refrl.directories import naming, new_directory
 from refrl.media import PLACEHOLDER
 from refrl.models.prompts import PromptEncoder
@@ -141,6 +142,8 @@ def _of_ends() -> Iterator[WorkedExample]:
         name = "in the background" if background else "at once"
         yield example(f"tasks {name}", ["1", "then 1", "2", "then 2", "closed"], _tasks, background)
         yield example(f"a task that fails {name}", (["OSError"], ["3", "then 3"]), _failed_task, background)
+    for num_moves, right in ((0, [[1.0, 2.0]]), (2, [[1.0, 2.0]]), (3, ["DataLostError"])):
+        yield example(f"a block that is moved {num_moves} times while it is read", right, _moved, num_moves)
     yield example("staged tensors are copies", ([1.0, 2.0], [5.0, 2.0], True), _staged)
     for what, right in (
         ("ends well", ["close"]),
@@ -183,6 +186,25 @@ def _failed_task(background: bool) -> Any:
     writer.start(partial(seen.append, "3"), partial(seen.append, "then 3"))
     writer.close()
     return errors, seen
+
+
+def _moved(num_moves: int) -> list[Any]:
+    client, left = factory.local_client(lease_s=60.0), [num_moves]
+    client.register_partition("p", ["x"], 2, ["train"])
+    client.put_samples(["a", "b"], "p", {"x": torch.tensor([1.0, 2.0])})
+    read = client._store.read
+
+    def moving(wanted: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise BlockGoneError("moved")
+        return read(wanted)
+
+    with patch.object(client._store, "read", moving):
+        try:
+            return [client.get_samples(["a", "b"], "p", ["x"])["x"].tolist()]  # type: ignore[union-attr]
+        except DataLostError:
+            return ["DataLostError"]
 
 
 def _staged() -> Any:
