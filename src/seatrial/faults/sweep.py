@@ -217,7 +217,7 @@ def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
     """
     if isinstance(fault, Mutant):
         return _seen(first_seen(fault, cell_of(fault), fault.relations)) or Seen(by=None, said="")
-    if lacks(fault):
+    if missing_package(fault):
         return look_with(fault, _nearest(fault)) or Seen(by=None, said="")
     seen = look_with(fault, relations_for(fault))
     if seen is not None:
@@ -245,7 +245,7 @@ def _needs_its_cell(plant: Plant) -> bool:
     return any(_is_in(plant.module, name) for name in NOT_BY_DEFAULT)
 
 
-def lacks(fault: Mutant | Plant) -> str | None:
+def missing_package(fault: Mutant | Plant) -> str | None:
     """Return the package that a fault's module needs and that is not installed, or None."""
     for name, package in NEEDS.items():
         if _is_in(fault.module, name) and find_spec(package) is None:
@@ -363,7 +363,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             except PlantingError as error:
                 print(f"{name}: not measured: {error}", flush=True)
                 continue
-            if seen.by is None and (package := lacks(fault)):
+            if seen.by is None and (package := missing_package(fault)):
                 found.pop(name, None)
                 print(f"{name}: unmeasured, needs {package}", flush=True)
             else:

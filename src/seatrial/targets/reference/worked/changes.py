@@ -292,8 +292,8 @@ def _of_engines() -> Iterator[WorkedExample]:
         ([["x", "y"], [], ["x"]], [["x", "x"], ["y"]]),
     ):
         yield example(f"rows of vLLM that end after {steps}", right, _aborted, steps, 99)
-    yield example("rows of vLLM that are aborted before each has a token", [["x", "x"], ["y"]], _aborted,
-                  [["x"], ["x", "y"], ["y"]], 0)  # fmt: skip
+    late = [["x"], ["x", "y"], ["y"]]
+    yield example("rows of vLLM aborted before each has a token", [["x", "x"], ["y"]], _aborted, late, 0)
     for own, end, configured, ids in (
         ({3, 1}, 7, None, (1, 3, 7)),
         ({3}, 3, None, (3,)),
@@ -330,7 +330,7 @@ def _synced() -> Any:
 
 
 def _aborted(steps: Sequence[Sequence[str]], aborts_before: int) -> Any:
-    """Return the tokens of two requests of vLLM's, which gets told to abort before a step."""
+    """Return the tokens of two requests of vLLM's, which is aborted before a step."""
     aborting, left = threading.Event(), list(steps)
     names: list[str] = []
     dropped: list[str] = []
@@ -355,9 +355,8 @@ def _aborted(steps: Sequence[Sequence[str]], aborts_before: int) -> Any:
     engine: Any = SimpleNamespace(
         _vllm=SimpleNamespace(llm_engine=library), _num_requests=5, _aborting=aborting
     )
-    params: Any = None
     with patch("refrl.generation.vllm.engine.vllm_params", lambda params, stops, seed: seed):
-        found = VllmGenerator._sample(engine, [(1,), (2, 3)], params, frozenset(), [4, 5])
+        found = VllmGenerator._sample(engine, [(1,), (2, 3)], None, frozenset(), [4, 5])  # type: ignore[arg-type]
     return [[token for token, _ in tokens] for tokens in found]
 
 

@@ -106,7 +106,7 @@ def _loss_of_row(
 
 
 def _losses(stream: random.Random) -> bool:
-    """The share of a loss and its gradient at every token: 0 where nothing was sampled, whatever stands there."""
+    """The share of a loss and its gradient at every token; 0 where nothing was sampled, also next to NaN."""
     kind = stream.choice(("ppo_clip", "gspo", "cispo"))
     reduction = "sequence" if kind == "gspo" else stream.choice(("token", "sequence", "fixed_length"))
     sampling, gradient = stream.choice(("none", "truncated", "masked")), stream.choice(("estimator", "k2"))

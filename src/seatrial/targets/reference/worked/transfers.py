@@ -102,7 +102,7 @@ class _Counting(Receiver):
 
 
 def _transfers(stream: random.Random) -> bool:
-    """Every sync brings the weights bit for bit, in messages of the configured size, and tells what it sent."""
+    """Every sync brings the weights bit for bit, in messages of the configured size, and reports what it sent."""
     dtype = stream.choice((torch.float32, torch.bfloat16))
     shapes = {"a": (7,), "b": (3, 5), "c": (1,), "d": (40,)}
     source = _Source({name: made_tensor(stream, shape, dtype) for name, shape in shapes.items()})

@@ -150,7 +150,7 @@ def _of_ends() -> Iterator[WorkedExample]:
         ("raises", ["ValueError: x"]),
         ("cannot be begun", ["ConfigError: data_plane.implementation=local: gone"]),
         (
-            "lacks a package",
+            "needs a package",
             ["ConfigError: data_plane.implementation=local: no ray: pip install 'seatrial[local]'"],
         ),
     ):
@@ -218,7 +218,7 @@ def _staged() -> Any:
 
 def _opened(what: str) -> list[str]:
     client = _Noted()
-    raised = {"cannot be begun": StoreUnavailableError("gone"), "lacks a package": ImportError("no ray")}.get(
+    raised = {"cannot be begun": StoreUnavailableError("gone"), "needs a package": ImportError("no ray")}.get(
         what
     )
 
