@@ -57,6 +57,14 @@ def _of_megatron() -> Iterator[WorkedExample]:
         yield example(f"logits of {size} ranks, without padding", [True] * size, by_rank, size, _logits)
         yield example(f"causal attention over {size} ranks", [True] * size, by_rank, size, _attention)
 
+    from refrl.policy.megatron.policy import MegatronPolicy
+    from refrl.policy.module_policy import ModulePolicy
+
+    for kind, attribute in ((MegatronPolicy, "_trained"), (ModulePolicy, "model")):
+        for trains in ((), ("",), ("1",), ("0.0",)):
+            name = f"whether parts {trains} of {kind.__name__} train"
+            yield example(name, bool(trains), _trains, kind, attribute, trains)
+
     def staged(group: Group, rank: int) -> Any:
         parallel: Any = SimpleNamespace(pipeline=group)
         return (
@@ -136,6 +144,13 @@ def _spread() -> Any:
         return [(name, tensor.tolist()) for name, tensor in gather(own.get, local, torch.float32)]
 
     return by_rank(2, call)
+
+
+def _trains(kind: Any, attribute: str, trains: Sequence[str]) -> Any:
+    module = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Dropout()), torch.nn.Dropout()).eval()
+    for name in trains:
+        module.get_submodule(name).training = True
+    return kind.in_training_mode.fget(SimpleNamespace(**{attribute: module}))
 
 
 def _of_stages() -> Any:
