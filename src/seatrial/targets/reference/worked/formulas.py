@@ -7,6 +7,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from refrl.config import AdvantageConfig, LossConfig
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import batch, for_all
 
+KINDS = ("ppo_clip", "gspo", "cispo")
 STEP = 1e-6
 """Half of the difference of two log-probabilities from which a gradient is taken, in float64."""
 
@@ -105,9 +107,8 @@ def _loss_of_row(
     return losses
 
 
-def _losses(stream: random.Random) -> bool:
+def _losses(kind: str, stream: random.Random) -> bool:
     """The share of a loss and its gradient at every token; 0 where nothing was sampled, also next to NaN."""
-    kind = stream.choice(("ppo_clip", "gspo", "cispo"))
     reduction = "sequence" if kind == "gspo" else stream.choice(("token", "sequence", "fixed_length"))
     sampling, gradient = stream.choice(("none", "truncated", "masked")), stream.choice(("estimator", "k2"))
     options: dict[str, Any] = {
@@ -217,7 +218,7 @@ def _mismatches(stream: random.Random) -> bool:
 
 PROPERTIES: Mapping[str, tuple[Callable[[random.Random], bool], int]] = {
     "advantages are those of their groups": (_advantages, 40),
-    "losses and gradients are those of their tokens": (_losses, 40),
+    **{f"{kind} and its gradient are those of the tokens": (partial(_losses, kind), 20) for kind in KINDS},
     "penalties are sums over what was sampled": (_penalties, 6),
     "mismatches of sampler and trainer": (_mismatches, 3),
 }
