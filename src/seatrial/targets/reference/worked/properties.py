@@ -17,8 +17,10 @@ from refrl.algorithms.filters import groups_with_spread
 from refrl.algorithms.metrics import MEAN_KEYS, merge_metrics
 from refrl.algorithms.microbatches import split_by_tokens
 from refrl.algorithms.packing import assign_packs, pack_batch
+from refrl.data_plane.columns import Column
 from refrl.policy.routers import balance
 from refrl.policy.updates import Accumulated, split_updates, take_updates
+from refrl.rollout.collect import DrawnPrompt, _fates
 from refrl.tasks.base import PromptSource
 from refrl.tasks.examples import Example
 from seatrial.relations.contracts.worked import WorkedExample
@@ -294,6 +296,38 @@ def _orders(stream: random.Random) -> bool:
     )
 
 
+def _prompts_of_a_batch(stream: random.Random) -> bool:
+    """What became of each drawn prompt: trained on, left over with or without a spread, or drawn a second time."""
+    drawn = [Example(stream.randrange(5), "", "", "") for _ in range(6)]
+    ids = list(dict.fromkeys(one.prompt_id for one in drawn))
+    samples = [sample([1], [2], group=one, reward=stream.randrange(2) / 2) for one in ids for _ in range(2)]
+    trained = {one for one in ids if stream.random() < 0.4}
+    rewards = {one: [row.reward for row in samples if row.group_id == one] for one in ids}
+    right: list[DrawnPrompt] = []
+    seen: set[int] = set()
+    for prompt in (one.prompt_id for one in drawn):
+        left = "surplus" if len({*rewards[prompt]}) > 1 else "zero variance"
+        fate = "trained" if prompt in trained else left
+        again = prompt in seen
+        right.append(
+            DrawnPrompt(3, prompt, "held") if again else DrawnPrompt(3, prompt, fate, rewards[prompt])
+        )
+        seen.add(prompt)
+    found = list(_fates(3, drawn, samples, [row.group_id in trained for row in samples]))
+    return found == right
+
+
+def _columns_of_rows(stream: random.Random) -> bool:
+    lengths = tuple(stream.randrange(3) for _ in range(stream.randrange(3)))
+    ragged = Column("jagged", torch.zeros(sum(lengths), 2, dtype=torch.int16), lengths)
+    dense = Column("dense", torch.zeros(len(lengths), 3))
+    sizes = (ragged.num_bytes, dense.num_bytes)
+    return ragged.num_rows == dense.num_rows == len(lengths) and sizes == (
+        4 * sum(lengths),
+        12 * len(lengths),
+    )
+
+
 PROPERTIES: Mapping[str, tuple[Callable[[random.Random], bool], int]] = {
     "rows are padded as lists are": (_batches, 12),
     "rows are packed as lists are": (_packs, 12),
@@ -302,6 +336,8 @@ PROPERTIES: Mapping[str, tuple[Callable[[random.Random], bool], int]] = {
     "groups with spread have two rewards": (_spread, 10),
     "experts are balanced by their tokens": (_balances, 4),
     "updates are taken of rows in their order": (_updates, 25),
+    "each drawn prompt has a fate": (_prompts_of_a_batch, 8),
+    "columns have a row for each length": (_columns_of_rows, 8),
     "prompts come once an epoch": (_orders, 6),
 }
 """By name: whether a property holds for the random inputs of a stream, and how many streams are tried."""
