@@ -6,6 +6,7 @@ import math
 import random
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from refrl.weight_sync.base import Part
 from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.transferred import TransferredWeights, bucketed
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.made import for_all, made_tensor
+from seatrial.targets.reference.worked.made import example, for_all, made_tensor
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool)
 
@@ -29,6 +30,21 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int
 def examples() -> Iterator[WorkedExample]:
     """Yield an example of each property: the seeds of the random inputs for which it does not hold are none."""
     yield from for_all(PROPERTIES)
+    for enabled, name, dtype, right in (
+        (False, "bfloat16", torch.float32, (torch.float32, True)),
+        (True, None, torch.float32, (torch.float32, False)),
+        (True, "bfloat16", torch.float32, (torch.bfloat16, False)),
+        (True, "bfloat16", torch.int64, (torch.int64, False)),
+    ):
+        yield example(f"what travels of {dtype}: {enabled}, {name}", right, _travels, enabled, name, dtype)
+
+
+def _travels(enabled: bool, name: Any, dtype: torch.dtype) -> Any:
+    """Return the type in which a tensor is sent, and whether it is the tensor itself."""
+    sync: Any = SimpleNamespace(_delta=DeltaCompressionConfig(enabled=enabled, dtype=name))
+    tensor = torch.tensor([1001], dtype=dtype)
+    sent = TransferredWeights._as_sent(sync, tensor)
+    return sent.dtype, sent.data_ptr() == tensor.data_ptr()
 
 
 def _part(stream: random.Random, name: str) -> Part:
