@@ -47,11 +47,13 @@ class RunFacts:
 
     @cached_property
     def data(self) -> str:
-        """Digest of the prompts and answers, in order; reads every row at the first access."""
+        """Digest of prompts, answers, solutions and media, in order; reads every row at the first access."""
         total = hashlib.sha256()
         for example in self.examples:
             total.update(json.dumps([example.prompt_id, example.prompt, example.answer]).encode())
             total.update((example.media or "").encode())
+            if example.solution is not None:
+                total.update(json.dumps({"solution": example.solution}).encode())
         return total.hexdigest()
 
 

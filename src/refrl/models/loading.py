@@ -16,7 +16,7 @@ from refrl.config.loading import ConfigError
 from refrl.directories import naming, new_directory
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 NEVER = -1e9
 """Logit of a token that is never written: its probability is 0 in float32 and in bfloat16, and no logit is infinite."""
@@ -104,6 +104,7 @@ def load_model(directory: Path) -> PreTrainedModel:
     try:
         with _no_load_report():
             config = AutoConfig.from_pretrained(str(directory), local_files_only=True)
+            check_layers(config, directory)
             is_text = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
             # Transformers' attention by torch's kernels leaves the cap out (5.19 silently, 5.24 with a warning).
             caps_scores = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
@@ -203,6 +204,20 @@ def check_model_directory(directory: Path) -> None:
     if not weights:
         raise ConfigError(
             f"policy.model_name={directory} holds no weights (*.safetensors); copy the whole model"
+        )
+
+
+def check_layers(config: PreTrainedConfig, directory: Path) -> None:
+    """Refuse a configuration without layers, for which Transformers makes a model that is none.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    num_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if num_layers is not None and num_layers < 1:
+        raise ConfigError(
+            f"{directory}/config.json has num_hidden_layers: {num_layers}, a model without layers; copy config.json "
+            "and weights of one model"
         )
 
 

@@ -33,7 +33,9 @@ def encode_prompts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> 
 
 
 def encode_answers(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return the ids of texts that follow a prompt, without special tokens."""
+    """Return the ids of texts that follow a prompt, without special tokens; of no text there are none."""
+    if not texts:
+        return []
     encoded = tokenizer(list(texts), split_special_tokens=True, add_special_tokens=False)
     return [tuple(ids) for ids in encoded["input_ids"]]
 

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -110,6 +111,8 @@ class SandboxResult:
 def isolation() -> Isolation:
     """Return what holds programs on this machine: the strongest kind of sandbox that runs one, tried once.
 
+    Warns, once in a process, if a stronger kind does not run, with the reason.
+
     Raises:
         VerifierError: none does.
     """
@@ -121,6 +124,13 @@ def isolation() -> Isolation:
             reasons.append(f"{kind}: {error}")
             continue
         if result.stdout == "42\n":
+            if reasons:
+                warnings.warn(
+                    f"programs run in the sandbox {result.isolation.describe()}, which is weaker than others: "
+                    f"{'; '.join(reasons)}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             return result.isolation
         reasons.append(f"{kind}: {result.outcome} with {result.return_code}: {result.stderr[-200:].strip()}")
     raise VerifierError(f"no sandbox runs a program on this machine; {'; '.join(reasons)}")

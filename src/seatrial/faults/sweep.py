@@ -2,8 +2,8 @@
 
 Relations are asked one by one until one sees the fault: in the cell of the options that
 the fault names, and in the default one. What none detects runs in a level-0 trial, and then against the relations that
-take longest. A fault that nothing sees is a miss. What is recorded and not named is left alone, so that a long
-measurement can be done in parts.
+take longest. A fault that nothing sees is a miss; if its module needs a package that is not installed, it is
+unmeasured. What is recorded and not named is left alone, so that a long measurement can be done in parts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +64,8 @@ PATHS = (
 )
 """Relations of models with images, audio, experts or draft heads, and of int8 samplers."""
 PARTS = (
-    *(
-        "R35.drawing",
-        "R35.decoders",
-        "R35.optimizer",
-        "R35.updates",
-        "R35.weights",
-        "R35.adapters",
-        "R35.records",
-        "R35.policies",
-    ),
-    "R18.refused",
+    *(f"R35.{name}" for name in ("drawing", "decoders", "optimizer", "updates", "weights")),
+    *("R35.adapters", "R35.records", "R35.policies", "R18.refused"),
 )
 """Relations that call small parts alone."""
 ENGINES = ("R26.rows", "R7.trained", "R6.engine", "R19.engine", "R26.engine", "R6.run")
@@ -90,19 +82,8 @@ WORKED = tuple(
             "distributed",
             "errors",
         ),
-        *(
-            "generation",
-            "logging",
-            "masking",
-            "media",
-            "models",
-            "rewards",
-            "rollout",
-            "runtime",
-            "streams",
-            "tasks",
-        ),
-        *("timing", "training", "weight_sync"),
+        *("generation", "logging", "masking", "media", "models", "policy", "rewards", "rollout", "runtime"),
+        *("streams", "tasks", "timing", "training", "weight_sync"),
     )
 )
 """Packages whose functions have worked examples (R34.worked), which take a second."""
@@ -176,6 +157,19 @@ NOT_BY_DEFAULT = (
     "refrl.runtime.ray_ranks",
 )
 """Modules imported only by runs that configure them; with default options only the nearest relations reach them."""
+NEEDS = {
+    "refrl.algorithms.chunked_triton": "triton",
+    "refrl.generation.static.triton_ops": "triton",
+    "refrl.data_plane.ray": "ray",
+    "refrl.data_plane.transfer_queue": "transfer_queue",
+    "refrl.generation.ray_link": "ray",
+    "refrl.runtime.ray_cluster": "ray",
+    "refrl.runtime.ray_ranks": "ray",
+    "refrl.generation.vllm": "vllm",
+    "refrl.generation.megatron": "megatron",
+    "refrl.policy.megatron": "megatron",
+}
+"""Packages that modules need, by module: without them a fault that the nearest relations do not see is unmeasured."""
 
 
 def relations_for(plant: Plant) -> list[str]:
@@ -215,7 +209,7 @@ def _is_in(module: str, name: str) -> bool:
 
 
 def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
-    """Return what detects a fault.
+    """Return what detects a fault; without a package that its module needs, the nearest relations alone are asked.
 
     Args:
         fault: a mutant or a plant.
@@ -223,6 +217,8 @@ def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
     """
     if isinstance(fault, Mutant):
         return _seen(first_seen(fault, cell_of(fault), fault.relations)) or Seen(by=None, said="")
+    if missing_package(fault):
+        return look_with(fault, _nearest(fault)) or Seen(by=None, said="")
     seen = look_with(fault, relations_for(fault))
     if seen is not None:
         return seen
@@ -247,6 +243,14 @@ def look_with(plant: Plant, relations: Sequence[str]) -> Seen | None:
 def _needs_its_cell(plant: Plant) -> bool:
     """Return whether a run with default options does not import the plant's module."""
     return any(_is_in(plant.module, name) for name in NOT_BY_DEFAULT)
+
+
+def missing_package(fault: Mutant | Plant) -> str | None:
+    """Return the package that a fault's module needs and that is not installed, or None."""
+    for name, package in NEEDS.items():
+        if _is_in(fault.module, name) and find_spec(package) is None:
+            return package
+    return None
 
 
 def _seen(found: tuple[str, str] | None) -> Seen | None:
@@ -353,15 +357,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in wanted if shard is None else shard.take(wanted):
             if time.monotonic() - started > 60 * arguments.minutes:
                 break
+            fault = known[name]
             try:
-                found[name] = _again(known[name], found.get(name), arguments.relations) or look(
-                    known[name], places
-                )
+                seen = _again(fault, found.get(name), arguments.relations) or look(fault, places)
             except PlantingError as error:
                 print(f"{name}: not measured: {error}", flush=True)
                 continue
+            if seen.by is None and (package := missing_package(fault)):
+                found.pop(name, None)
+                print(f"{name}: unmeasured, needs {package}", flush=True)
+            else:
+                found[name] = seen
+                print(f"{name}: {seen.by or 'MISSED'}  {seen.said[:100]}", flush=True)
             save(arguments.output, found)
-            print(f"{name}: {found[name].by or 'MISSED'}  {found[name].said[:100]}", flush=True)
     left = [name for name in known if name not in found]
     missed = [name for name, seen in found.items() if seen.by is None]
     print(

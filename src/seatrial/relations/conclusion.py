@@ -8,6 +8,7 @@ from typing import Any
 
 from seatrial.relations.expected import Expected
 from seatrial.relations.law import (
+    MAX_NAMED,
     Law,
     Measure,
     Misfit,
@@ -248,12 +249,18 @@ def _not_failed(
 
 
 def _notes(results: Sequence[LawResult], expected: Expected, facts: Mapping[str, Any]) -> list[str]:
-    """Return the notes on the outcome: laws not exercised, expected failures, declarations."""
+    """Return the notes on the outcome: laws not exercised, parts left out, expected failures, declarations."""
     notes = [
         f"law {result.law.name!r} not exercised ({'declared: ' if result.idle.declared else ''}{result.idle.reason})"
         for result in results
         if result.idle
     ]
+    for result in results:
+        left_out = list(dict.fromkeys(part for measure in result.measures for part in measure.left_out))
+        if left_out:
+            more = f" and {len(left_out) - MAX_NAMED} more" if len(left_out) > MAX_NAMED else ""
+            named = "; ".join(left_out[:MAX_NAMED])
+            notes.append(f"law {result.law.name!r} left out what the stack does not serve ({named}{more})")
     notes += [
         f"law {result.law.name!r} broken as expected ({expected.reason(result.law.name)})"
         for result in results

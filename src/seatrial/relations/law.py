@@ -38,12 +38,14 @@ class Measure:
     bound: float
     what: str
     """What was compared, and where the largest difference is."""
+    left_out: Sequence[str] = ()
+    """Parts of the case that the stack does not serve, each with the reason; the others were compared."""
 
     @classmethod
-    def count(cls, wrong: Sequence[object], what: str) -> Measure:
+    def count(cls, wrong: Sequence[object], what: str, left_out: Sequence[str] = ()) -> Measure:
         """Return a measure that holds if nothing is wrong, and that names up to `MAX_NAMED` wrong items."""
         named = "; ".join(map(str, wrong[:MAX_NAMED])) or "none"
-        return cls(error=len(wrong), bound=0, what=f"{what} ({named})")
+        return cls(error=len(wrong), bound=0, what=f"{what} ({named})", left_out=left_out)
 
     @classmethod
     def largest(cls, found: Iterable[tuple[float, str]], bound: float, what: str) -> Measure:

@@ -11,12 +11,16 @@ import torch
 
 from refrl import cli
 from refrl.algorithms.batching import Batch
+from refrl.algorithms.losses import ppo_clip
+from refrl.algorithms.losses.cispo import CISPO
 from refrl.checkpointing import attempts
-from refrl.checkpointing.checkpointer import Checkpointer
+from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.config import describe
 from refrl.config.registry import Registry
 from refrl.data_plane import KVBatchMeta
+from refrl.data_plane.observability import ObservedClient
 from refrl.distributed import World
+from refrl.generation.lean_decoder import KVCache
 from refrl.generation.process import ProcessGenerator
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.logging import RunLogger
@@ -27,6 +31,7 @@ from refrl.rewards.sandbox import SandboxLimits
 from refrl.rewards.scoring import Scores
 from refrl.rollout.replay import ReplayBuffer
 from refrl.runtime.rank_process import Ended
+from refrl.tasks.base import PromptSource
 from refrl.tasks.files.rows import Columns
 from refrl.tasks.media import PitchTask
 from refrl.timing import Timer
@@ -34,11 +39,12 @@ from refrl.training import asynchronous, build_generation, grpo
 from refrl.weight_sync.colocated import CopiedWeights
 from seatrial.relations import NotServed
 from seatrial.relations.contracts.worked import SUBJECTS, Refused, WorkedExample
-from seatrial.relations.engine import first_violation
+from seatrial.relations.engine import first_violation, run_relation
 from seatrial.relations.law import Relation
 from seatrial.relations.laws.functions.worked import agrees, mistake
 from seatrial.relations.registry import select
 from seatrial.targets.reference.worked.examples import ReferenceExamples
+from seatrial.verdict import Outcome
 
 (WORKED,) = (relation for relation in select(["R34.worked"]) if isinstance(relation, Relation))
 
@@ -118,6 +124,32 @@ def test_a_stack_without_examples_is_not_judged() -> None:
     assert first_violation(WORKED, Empty(), seeds=[0]) is None
 
 
+def test_an_example_that_is_not_served_is_left_out_alone_and_named() -> None:
+    def not_served() -> None:
+        raise NotServed("no such option")
+
+    class Partly(ReferenceExamples):
+        right = 1
+
+        def worked_examples(self, subject: str) -> list[WorkedExample]:
+            served = WorkedExample(name="served", call=lambda: self.right, right=1)
+            return [WorkedExample(name="other", call=not_served, right=1), served]
+
+    class Nothing(Partly):
+        def worked_examples(self, subject: str) -> list[WorkedExample]:
+            return super().worked_examples(subject)[:1]
+
+    class Wrong(Partly):
+        right = 2
+
+    verdict = run_relation(WORKED, Partly(), seeds=[0])
+    assert verdict.outcome is Outcome.PASS
+    assert "law 'batches' left out what the stack does not serve (other: no such option)" in verdict.reason
+    assert run_relation(WORKED, Nothing(), seeds=[0]).outcome is Outcome.SKIPPED
+    violation = first_violation(WORKED, Wrong(), seeds=[0])
+    assert violation is not None and "1 worked examples (served: 2, right is 1)" in violation.sentence()
+
+
 def law(subject: str) -> Any:
     return next(one for one in WORKED.laws if one.name == subject)
 
@@ -125,12 +157,14 @@ def law(subject: str) -> Any:
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
     "building": (asynchronous, "log_parts", lambda session, config, replicas: None),
+    "changes": (RunFacts, "data", "the same"),
     "chats": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
     "clients": (ReplayBuffer, "__len__", lambda self: 2),
     "combinations": (Registry, "names", lambda self: []),
     "commands": (cli, "EXIT_FAILED", 2),
     "engines": (build_generation, "engine_device", lambda config, device, number: device),
     "files": (Columns, "named", lambda self: {}),
+    "formulas": (ppo_clip.PPOClip, "surrogate", CISPO.surrogate),
     "links": (ProcessGenerator, "stop_ids", lambda self: frozenset()),
     "loops": (grpo, "is_validation_step", lambda loop, step: False),
     "metrics": (RunLogger, "value_at", lambda self, tag, step: 0.0),
@@ -138,6 +172,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "offers": (describe, "_default", lambda field: "required"),
     "pools": (CopiedWeights, "sync", lambda self: {}),
     "processes": (Ended, "how", property(lambda self: "ended")),
+    "properties": (PromptSource, "load_state_dict", lambda self, state: None),
     "ranks": (World, "sum_rows", lambda self, values: values),
     "rates": (Timer, "take", lambda self: self._seconds),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
@@ -149,6 +184,8 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "stores": (KVBatchMeta, "with_fields", lambda self, fields: self),
     "tasks": (PitchTask, "num_examples", 3),
     "texts": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
+    "transfers": (KVCache, "keep", lambda self, rows: None),
+    "wrappers": (ObservedClient, "renew", lambda self, meta: None),
 }
 """Faults by subject; mutants in `seatrial/faults/mutants/worked.yaml` are about the others."""
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from refrl.config import ConfigError, MegatronConfig
+from refrl.models.loading import check_layers
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 """`model_type` of the Hugging Face configurations that are converted."""
@@ -67,6 +68,7 @@ def read_architecture(directory: Path) -> Architecture:
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"the configuration in {directory} cannot be read: {reason}") from error
+    check_layers(config, directory)
     return architecture_of(config)
 
 

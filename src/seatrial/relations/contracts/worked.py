@@ -13,6 +13,7 @@ SUBJECTS: Mapping[str, str] = {
     "asynchronous": "rollouts that are sampled during training: ages, drops, a resume",
     "batches": "rows padded, cut, chosen, split and packed",
     "building": "buffers, replicas and collectors that are built of options",
+    "changes": "inputs of a resumed run, files in the way, sizes in bytes, caches after syncs, ranks that drift",
     "chats": "conversations under templates: what is trained on, and templates that are refused",
     "checkpoints": "which are written, kept and found again, and what they contain",
     "clients": "clients of a data plane: calls that are watched or fail, filters, the replay buffer",
@@ -22,6 +23,7 @@ SUBJECTS: Mapping[str, str] = {
     "edges": "ranges of options and tasks",
     "engines": "engines, devices, syncs and sampling that are built of options",
     "files": "rows of data files, their splits and their order",
+    "formulas": "advantages and losses of any options, with gradients",
     "links": "an engine in another process: messages, answers, signals, ends and time limits",
     "loops": "what loops open a session with, and do in order",
     "megatron": "tokens, stages, tensors and passes that ranks of Megatron-core share",
@@ -31,6 +33,7 @@ SUBJECTS: Mapping[str, str] = {
     "options": "configurations that are read, changed, refused and described",
     "pools": "samplers of several engines: rows, losses and weights that change",
     "processes": "ranks and engines in processes of their own",
+    "properties": "rows, packs, steps and orders of any size",
     "ranks": "what ranks exchange, sum and compare, and how a run joins them",
     "rates": "rates of a step, costs of a model, shares of a device's peaks, and seconds",
     "rewards": "verifiers, several at once, their failures and penalties",
@@ -44,7 +47,9 @@ SUBJECTS: Mapping[str, str] = {
     "stores": "parts of a data plane: metadata, partitions, columns and journals",
     "tasks": "tasks with images or sounds, tasks and verifiers by name, and what is said of data files",
     "texts": "prompts and answers as ids, and media",
+    "transfers": "messages, weights and cached rows of any size",
     "validations": "what validations and fine-tuning sample, train on and log",
+    "wrappers": "calls that are passed on, tasks in the background, stores and folders that end",
 }
 """What the functions are about, by subject."""
 

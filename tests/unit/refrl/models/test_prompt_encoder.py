@@ -3,6 +3,7 @@
 import pytest
 
 from refrl.config import ConfigError
+from refrl.media import PLACEHOLDER
 from refrl.models.prompts import PromptEncoder
 from refrl.models.tokenization import make_byte_tokenizer
 
@@ -45,3 +46,11 @@ def test_an_answer_that_is_never_closed_is_a_users_error() -> None:
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     with pytest.raises(ConfigError, match="chat_template"):
         PromptEncoder(TOKENIZER, chat_template=template).end_token_id()
+
+
+def test_prompts_of_which_some_have_no_image_are_encoded_together() -> None:
+    """A prompt without the place of an image was once an error next to one that has it."""
+    encoder = PromptEncoder(make_byte_tokenizer(), media_token_id=300)
+    bare, placed = encoder.prompts(["ab", f"a{PLACEHOLDER}"])
+    assert encoder.prompts(["ab"]) == [bare]
+    assert 300 not in bare and placed[-1] == 300

@@ -27,7 +27,7 @@ from refrl.logging import EventWriter, write_atomically
 from refrl.models.loading import load_model, save_directory
 from refrl.models.tokenization import load_tokenizer
 from refrl.policy.lora import add_adapters
-from refrl.policy.megatron.architecture import architecture_of
+from refrl.policy.megatron.architecture import architecture_of, read_architecture
 from refrl.runtime.launcher import launch
 from refrl.runtime.ray_cluster import ray_cluster
 
@@ -52,6 +52,10 @@ def test_layers_of_the_weights_that_the_configuration_cuts_are_refused(
     path.write_text(json.dumps({**content, "num_hidden_layers": content["num_hidden_layers"] + 1}))
     with pytest.raises(ConfigError, match=r"lack .* they would be random"):
         load_model(model_directory)
+    path.write_text(json.dumps({**content, "num_hidden_layers": 0}))
+    for load in (load_model, read_architecture):
+        with pytest.raises(ConfigError, match=r"num_hidden_layers: 0, a model without layers; copy"):
+            load(model_directory)
     assert "MISSING" not in "".join(capfd.readouterr())
     path.write_text(json.dumps(content))
     assert load_model(model_directory).config.num_hidden_layers == content["num_hidden_layers"]

@@ -79,8 +79,18 @@ def _results_are_right(stack: Any, case: SubjectCase) -> Measure:
     examples = stack.worked_examples(case.subject)
     if not examples:
         raise NotServed(f"the stack has no worked examples of {case.subject}")
-    wrong = [said for said in map(mistake, examples) if said is not None]
-    return Measure.count(wrong, f"wrong results of {len(examples)} worked examples")
+    wrong: list[str] = []
+    left_out: list[str] = []
+    for example in examples:
+        try:
+            said = mistake(example)
+        except NotServed as error:
+            left_out.append(f"{example.name}: {error}")
+        else:
+            wrong += [] if said is None else [said]
+    if len(left_out) == len(examples):
+        raise NotServed(f"none of the {len(examples)} worked examples is served: {left_out[0]}")
+    return Measure.count(wrong, f"wrong results of {len(examples) - len(left_out)} worked examples", left_out)
 
 
 def _case_of(subject: str) -> Any:

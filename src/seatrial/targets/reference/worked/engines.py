@@ -12,6 +12,7 @@ import torch
 
 from refrl.config import ClusterConfig
 from refrl.generation.quantized import Int8Linear
+from refrl.generation.torch_engine import TorchGenerator
 from refrl.rewards.weighted import WeightedVerifier
 from refrl.timing import Timer
 from refrl.training import build, build_generation
@@ -118,6 +119,32 @@ def _of_engines() -> Iterator[WorkedExample]:
     yield example(
         "an engine in int8", {**plain, "int8": True}, engine, generation__quantization="int8", **own_weights
     )
+
+    def described(serves: bool, result: Any, block_tokens: int) -> str:
+        def compare(modules: Any) -> Any:
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        made: Any = SimpleNamespace(
+            _model=torch.nn.Linear(1, 1), _block_tokens=block_tokens, _compare=compare
+        )
+        with patch("refrl.generation.torch_engine.supports_lean", lambda model: serves):
+            text: str = TorchGenerator.engine.fget(made)  # type: ignore[attr-defined]
+        return text.partition(", ")[2]
+
+    own = "Linear's own forward in place of the fast decoders: "
+    for serves, result, block_tokens, right in (
+        (True, None, 0, ""),
+        (True, None, 5, "static decoding in blocks of 5 tokens"),
+        (True, "far", 0, f"{own}far"),
+        (True, "far", 5, f"{own}far"),
+        (True, FloatingPointError("NaN"), 5, f"{own}NaN"),
+        (False, None, 0, ""),
+        (False, None, 5, "no static decoding: it does not serve Linear as it is here"),
+    ):
+        name = f"how an engine decodes: {serves}, {result}, {block_tokens}"
+        yield example(name, right, described, serves, result, block_tokens)
 
 
 def _dotted(options: Mapping[str, Any]) -> dict[str, Any]:

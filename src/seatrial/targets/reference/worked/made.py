@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import torch
 
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.generation.base import Completion
@@ -28,6 +32,30 @@ def refused(
 ) -> WorkedExample:
     """Return the example of a call that must raise, with these words in the message."""
     return WorkedExample(name=name, call=partial(function, *given, **options), right=Refused(words))
+
+
+def for_all(
+    properties: Mapping[str, tuple[Callable[[random.Random], bool], int]],
+) -> Iterator[WorkedExample]:
+    """Yield an example of each property: the streams of random inputs, by their seed, for which it does not hold.
+
+    Args:
+        properties: by name, the function that says whether it holds for a stream, and how many streams are tried.
+    """
+    for name, (holds, num_seeds) in properties.items():
+        yield example(name, [], _failing, holds, num_seeds)
+
+
+def _failing(holds: Callable[[random.Random], bool], num_seeds: int) -> list[int]:
+    return [seed for seed in range(num_seeds) if not holds(random.Random(seed))]
+
+
+def made_tensor(
+    stream: random.Random, shape: Sequence[int], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return a tensor of random eighths, which every type of numbers in use holds."""
+    values = [stream.randrange(-100, 100) / 8 for _ in range(math.prod(shape))]
+    return torch.tensor(values, dtype=torch.float64).reshape(tuple(shape)).to(dtype)
 
 
 def sample(

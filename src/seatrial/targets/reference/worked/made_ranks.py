@@ -13,6 +13,8 @@ from torch import Tensor
 
 SECONDS = 5.0
 """How long a rank waits for the others."""
+FIRST = 4
+"""Number of a group's first rank in the whole run: a rank's place in its group is another number."""
 
 
 class Group:
@@ -104,10 +106,10 @@ def _exchanging() -> Iterator[None]:
         shares[:] = group.exchanged(items)
 
     def broadcast(values: Tensor, *, src: int, group: Group) -> None:
-        values.copy_(group.exchanged(values.clone())[src])
+        values.copy_(group.exchanged(values.clone())[src - FIRST])
 
     def broadcast_object_list(box: list[Any], *, src: int, group: Group) -> None:
-        box[:] = group.exchanged(list(box))[src]
+        box[:] = group.exchanged(list(box))[src - FIRST]
 
     made = {
         "all_reduce": all_reduce,
@@ -115,7 +117,7 @@ def _exchanging() -> Iterator[None]:
         "all_gather_object": all_gather_object,
         "broadcast": broadcast,
         "broadcast_object_list": broadcast_object_list,
-        "get_global_rank": lambda group, rank: rank,
+        "get_global_rank": lambda group, rank: rank + FIRST,
     }
     with ExitStack() as stack:
         for name, function in made.items():

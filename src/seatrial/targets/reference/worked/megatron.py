@@ -52,6 +52,19 @@ def _of_megatron() -> Iterator[WorkedExample]:
         context.whole_context,
     )
 
+    yield example("weights of two stages", [[("first", [1.0, 2.0]), ("second", [3.0, 4.0])]] * 2, _of_stages)
+    for size in (1, 2):
+        yield example(f"logits of {size} ranks, without padding", [True] * size, by_rank, size, _logits)
+        yield example(f"causal attention over {size} ranks", [True] * size, by_rank, size, _attention)
+
+    from refrl.policy.megatron.policy import MegatronPolicy
+    from refrl.policy.module_policy import ModulePolicy
+
+    for kind, attribute in ((MegatronPolicy, "_trained"), (ModulePolicy, "model")):
+        for trains in ((), ("",), ("1",), ("0.0",)):
+            name = f"whether parts {trains} of {kind.__name__} train"
+            yield example(name, bool(trains), _trains, kind, attribute, trains)
+
     def staged(group: Group, rank: int) -> Any:
         parallel: Any = SimpleNamespace(pipeline=group)
         return (
@@ -131,6 +144,54 @@ def _spread() -> Any:
         return [(name, tensor.tolist()) for name, tensor in gather(own.get, local, torch.float32)]
 
     return by_rank(2, call)
+
+
+def _trains(kind: Any, attribute: str, trains: Sequence[str]) -> Any:
+    module = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Dropout()), torch.nn.Dropout()).eval()
+    for name in trains:
+        module.get_submodule(name).training = True
+    return kind.in_training_mode.fget(SimpleNamespace(**{attribute: module}))
+
+
+def _of_stages() -> Any:
+    """Return the tensors of two pipeline stages, each of which holds one, as each gets them."""
+    from refrl.policy.megatron.exchange import gather
+
+    every = [Link(name, (tensor,), ((2,),), split=None) for name, tensor in (("a", "first"), ("b", "second"))]
+
+    def call(group: Group, rank: int) -> Any:
+        own = {"b": torch.tensor([3.0, 4.0])} if rank else {"a": torch.tensor([1.0, 2.0])}
+        parallel: Any = SimpleNamespace(tensor_of=lambda link: ALONE, pipeline=group, expert=ALONE)
+        local: Any = SimpleNamespace(parallel=parallel, parameters=own, every=every)
+        return [(name, tensor.tolist()) for name, tensor in gather(own.get, local, torch.float32)]
+
+    return by_rank(2, call)
+
+
+def _logits(group: Group, rank: int) -> bool:
+    """Return whether a rank has the logits of all tokens, of three ids, from its own part with padded ids."""
+    from refrl.policy.megatron.forward import Scorer
+
+    parallel: Any = SimpleNamespace(context=group)
+    scorer = Scorer(parallel, vocab_size=3, temperature=1.0, packs=False, dtype=torch.float32)
+    whole_BSV = torch.arange(40.0).reshape(2, 4, 5)
+    return torch.equal(scorer._whole(scorer._own(whole_BSV)), whole_BSV[..., :3])
+
+
+def _attention(group: Group, rank: int) -> bool:
+    """Return whether a rank's tokens attend to those before them alone, and to each of these."""
+    from refrl.policy.megatron.model import CoreAttention
+
+    config: Any = None
+    attention = CoreAttention(config, SimpleNamespace(cp=group), softmax_scale=0.5)
+    query, key, value = (torch.sin(torch.arange(32.0) * step).reshape(8, 1, 2, 2) for step in (0.7, 1.1, 1.7))
+    places = context.positions_of_context(8, rank, group.size(), "cpu")
+    found = attention(query[places], key[places], value[places], None)
+    right = torch.zeros(8, 1, 2, 2)
+    for place in range(8):
+        scores = (query[place, 0][None] * key[: place + 1, 0]).sum(-1) * 0.5
+        right[place, 0] = (scores.softmax(0)[..., None] * value[: place + 1, 0]).sum(0)
+    return torch.allclose(found, right.flatten(2)[places], atol=1e-6)
 
 
 def _of_norms() -> Iterator[WorkedExample]:

@@ -255,6 +255,7 @@ def _of_directories() -> Iterator[WorkedExample]:
         ("6 weights", {"intermediate_size": 7}),
         ("lack", {"num_hidden_layers": 3}),
         ("of further layers", {"num_hidden_layers": 1}),
+        ("has num_hidden_layers: 0, a model without layers", {"num_hidden_layers": 0}),
     ):
         yield refused(words, f"a model whose config.json says {changes}", _in_folder(_altered), changes)
     yield example("types of loaded weights", (["float32"], False), _in_folder(_types))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from refrl.distributed import World
 from refrl.policy.dtensor import context_parallel, expert_parallel
-from refrl.policy.dtensor.policy import check_replicas
+from refrl.policy.dtensor.policy import _check_language, check_replicas
 from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
+from refrl.policy.scoring import check_text
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.made import batch, example
+from seatrial.targets.reference.configuration import policy_configuration
+from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
 
 
@@ -23,6 +27,7 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_parts()
     yield from _of_sequences()
+    yield from _of_refused_media()
 
 
 def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:
@@ -222,3 +227,31 @@ def _alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
         torch.allclose(scores, found, atol=1e-5) and torch.allclose(entropies, more, atol=1e-5)
         for found, more in other
     )
+
+
+def _of_refused_media() -> Iterator[WorkedExample]:
+    """Yield which layouts take models of images, and which forms of scoring take their rows."""
+
+    def checked(takes_media: bool, tensor: int, context: int) -> None:
+        layout = {"tensor_parallel_size": tensor, "context_parallel_size": context}
+        given = {f"dtensor_cfg.{name}": size for name, size in {"enabled": True, **layout}.items()}
+        own, text = SimpleNamespace(), SimpleNamespace()
+        own.get_text_config = lambda: text if takes_media else own
+        model: Any = SimpleNamespace(config=own)
+        _check_language(policy_configuration(given), model)
+
+    for tensor, context in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        name = f"a model in {tensor} x {context} parts"
+        yield example(f"{name}, of language", None, checked, False, tensor, context)
+        if tensor * context == 1:
+            yield example(f"{name}, of images", None, checked, True, tensor, context)
+        else:
+            words = f"tensor_parallel_size={tensor} and context_parallel_size={context} are built for models of lang"
+            yield refused(words, f"{name}, of images", checked, True, tensor, context)
+    images = np.array(["x", None, None], dtype=object)
+    yield example("rows without images", None, check_text, "o", batch())
+    for num in (1, 3):
+        some = replace(batch().rows(range(num)), media_BX=images[:num])  # type: ignore[arg-type]
+        yield refused(
+            "o is not built for prompts with images", f"{num} rows with images", check_text, "o", some
+        )
