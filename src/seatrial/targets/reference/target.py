@@ -46,7 +46,18 @@ ARCHITECTURES = {
     "peaked": ("--initializer-range", "0.1", "--small-norms"),  # small: a norm of 1 does not move in bfloat16
 }
 """Words of `refrl make-model`, by what trials call an architecture."""
-SAVED = frozenset({"grpo-smoke", "grpo-refit-noncolocated", "grpo-refit-delta", "grpo-async"})
+SAVED = frozenset(
+    {
+        "grpo-smoke",
+        "grpo-vlm",
+        "grpo-audio",
+        "grpo-refit-noncolocated",
+        "grpo-refit-delta",
+        "grpo-async",
+        "grpo-generation-megatron",
+        "grpo-generation-vllm",
+    }
+)
 """Recipes that a trial lets save after every step, so that every update can be computed again."""
 _DISTRIBUTED = ("policy.dtensor_cfg.", "policy.megatron_cfg.", "cluster.num_processes", "cluster.launcher")
 """Beginnings of words with which a policy is spread, or started otherwise."""

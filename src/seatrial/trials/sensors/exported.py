@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seatrial.errors import BlockedError
+from seatrial.evidence.weights import stored_tensors
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.options import options_of
 from seatrial.trials.sensors.paths import read_object, sensor
@@ -30,7 +31,7 @@ def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
         NotGivenError: the run exports no model, or the target does not say how the run is configured.
         BlockedError: there is no export, or a file cannot be read.
     """
-    options_of(evidence)
+    options = options_of(evidence)
     evidence.need("export")
     final = evidence.job.final_model
     paths = sorted(final.rglob("*"))
@@ -53,6 +54,8 @@ def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
             wrong += _lost_parts(path)
     for name, left_out in SETTINGS.items():
         wrong += _changed_settings(evidence.job.initial_model / name, final / name, left_out)
+    wrong += _other_parts(evidence.job.initial_model, final)
+    wrong += _other_types(evidence.job.initial_model, final, options["policy.precision"])
     wrong += _other_tokens(evidence.job.initial_model / TOKENIZER, final / TOKENIZER)
     return wrong[:3], f"{len(paths)} files and folders, readable by {readers:o}", len(paths)
 
@@ -84,6 +87,33 @@ def _changed_settings(before: Path, after: Path, left_out: Sequence[str]) -> Ite
             continue
         if (key in new or is_id) and new.get(key) != value:
             yield f"{key} of {after.name} is {str(new.get(key))[:40]}, the model has {str(value)[:40]}"
+
+
+def _other_parts(before: Path, after: Path) -> Iterator[str]:
+    """Yield values that models in folders of the export, such as a draft head, have otherwise than the initial one's.
+
+    Raises:
+        BlockedError: a file cannot be read.
+    """
+    for path in sorted(before.glob("*/config.json")):
+        other = after / path.relative_to(before)
+        old, new = read_object(path), read_object(other) if other.exists() else {}
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key):
+                yield f"{key} of {path.relative_to(before)} is {new.get(key)}, the model has {old.get(key)}"
+
+
+def _other_types(before: Path, after: Path, precision: str) -> Iterator[str]:
+    """Yield tensors of the export in another type than the policy's, and a configuration that names another one."""
+    kinds = {"float32": "F32", "bfloat16": "BF16"}
+    old, new = stored_tensors(before), stored_tensors(after)
+    others = [name for name, tensor in new.items() if name in old and tensor.dtype != kinds.get(precision)]
+    if others:
+        yield f"{others[0]} is exported as {new[others[0]].dtype}, the policy has {precision}"
+    facts = read_object(after / "config.json")
+    said = facts.get("dtype", facts.get("torch_dtype"))
+    if said is not None and said != precision:
+        yield f"config.json of the export has dtype={said}, the policy has {precision}"
 
 
 def _other_tokens(before: Path, after: Path) -> Iterator[str]:

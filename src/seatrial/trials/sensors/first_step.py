@@ -204,14 +204,29 @@ def first_update(evidence: RunEvidence) -> tuple[list[str], str, int]:
         BlockedError: the model cannot be read.
     """
     options, rows = _step_1(evidence)
-    wrong, seen = compare_update(evidence, _model(evidence, options), rows, options)
+    has_gradient = not options["policy.lora_cfg.enabled"]  # the first adapters are not saved
+    wrong, seen = compare_update(
+        evidence, _model(evidence, options), rows, options, has_gradient=has_gradient
+    )
     return wrong[:3], seen, len(rows)
 
 
 def compare_update(
-    evidence: RunEvidence, model: Model, rows: Sequence[LedgerRow], options: Mapping[str, Any]
+    evidence: RunEvidence,
+    model: Model,
+    rows: Sequence[LedgerRow],
+    options: Mapping[str, Any],
+    *,
+    has_gradient: bool,
 ) -> tuple[list[str], str]:
     """Return what is wrong with the loss, entropy and gradient's norm of a step under the model before it, and them.
+
+    Args:
+        evidence: of the run.
+        model: before the step.
+        rows: of the step.
+        options: of the run.
+        has_gradient: whether the model gives the gradient of what trains: not that of adapters that it does not have.
 
     Raises:
         NotGivenError: an option is not computed again, or the step has not one update.
@@ -221,8 +236,7 @@ def compare_update(
     if len(updates) != 1:
         raise NotGivenError(f"step {step} has {len(updates)} updates, whose means are logged")
     precision = options["policy.precision"]
-    with_gradient = not (options["policy.lora_cfg.enabled"] or options["policy.draft.enabled"])
-    found, gap = recompute(model, updates[0], options, with_gradient=with_gradient)
+    found, gap = recompute(model, updates[0], options, with_gradient=has_gradient)
     wrong = []
     for name, value in found.items():
         series = by_step(evidence, f"train/{name}")

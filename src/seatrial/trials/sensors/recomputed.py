@@ -12,6 +12,8 @@ from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
 from seatrial.trials.sensors.paths import sensor
+from seatrial.trials.sensors.phases import PHASES
+from seatrial.trials.sensors.processes import PROCESSES
 from seatrial.trials.sensors.prompts import PROMPTS
 from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.row_files import ROW_FILES
@@ -63,6 +65,8 @@ RECOMPUTED = (
     CONSOLE,
     RECORD_TRUE,
     ROW_FILES,
+    PHASES,
+    PROCESSES,
 )
 """Every such check, in order."""
 
@@ -93,6 +97,8 @@ RECOMPUTED_CLAIMS = (
     Claim(
         text="the run records truly how it began, and what its checkpoints hold", verdicts=(RECORD_TRUE.name,)
     ),
+    Claim(text="every step logs the seconds of the same phases", verdicts=(PHASES.name,)),
+    Claim(text="the run records its processes, policy and generator", verdicts=(PROCESSES.name,)),
     Claim(text="files of rows have one object a line, with any text", verdicts=(ROW_FILES.name,)),
     Claim(text="the export keeps the model's settings and tokenizer", verdicts=(EXPORTED.name,)),
 )

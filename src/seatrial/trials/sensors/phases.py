@@ -1,0 +1,71 @@
+"""Verdict on which seconds a run logs, and when: every step logs the same phases, and each is measured by itself."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.options import options_of, steps_of, updates_of
+from seatrial.trials.sensors.paths import by_step, first_step_of_command, sensor
+
+TIMED = "timing/train/"
+OF_SOME_STEPS = ("checkpointing", "prepare_for_generation/", "reward_calculation/")
+"""Beginnings of phases that are due at some steps alone: saving, syncs of weights, and verifiers that are called."""
+TRANSFER = "prepare_for_generation/weight_transfer/"
+WHOLE = "prepare_for_generation/transfer_and_update_weights"
+"""The phase that the parts of a transfer belong to."""
+SLACK = 1e-3
+"""Seconds by which the parts of a phase may exceed it, in rounding."""
+
+
+def phases_are_measured(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Each step that takes an update logs the same phases; no two of them take exactly as long; parts fit their whole.
+
+    Raises:
+        NotGivenError: the target gives no rows, or does not say how the run is configured.
+        BlockedError: the log is damaged: what is missing may have been there.
+    """
+    options = options_of(evidence)
+    evidence.need_whole_log()
+    taught = [step for step, rows in steps_of(evidence).items() if updates_of(rows, options)]
+    seconds: dict[int, dict[str, float]] = defaultdict(dict)
+    wrong = []
+    for tag in sorted(evidence.log.series):
+        if not tag.startswith(TIMED):
+            continue
+        values, phase = by_step(evidence, tag), tag.removeprefix(TIMED)
+        for step, value in values.items():
+            seconds[step][phase] = value
+        missing = [step for step in taught if step not in values]
+        if missing and len(missing) < len(taught) and not phase.startswith(OF_SOME_STEPS):
+            wrong.append(f"{tag} is not logged at the steps {missing}, and at the others it is")
+    first = first_step_of_command(evidence)  # it also logs the parts of the sync with which the run began
+    for step, of in seconds.items():
+        wrong += [f"step {step}: {what}" for what in (*_equal(of), *(_exceeding(of) if step > first else ()))]
+    number = sum(map(len, seconds.values()))
+    return wrong[:3], f"{number} phases of {len(seconds)} steps", number
+
+
+PHASES = sensor(
+    "seconds: every step logs the same phases, each measured by itself",
+    "no two of exactly as long, parts within their whole",
+    phases_are_measured,
+)
+
+
+def _equal(seconds: Mapping[str, float]) -> Iterator[str]:
+    """Yield phases that take exactly as long as another: clocks of two phases differ in float32, by 1e-7 and more."""
+    names: dict[float, str] = {}
+    for phase, value in seconds.items():
+        if value > 0 and value in names:
+            yield f"{TIMED}{phase} and {names[value]} both take {value:.7g} s"
+        names[value] = phase
+
+
+def _exceeding(seconds: Mapping[str, float]) -> Iterator[str]:
+    """Yield that the parts of a transfer take longer than all of it."""
+    parts = math.fsum(value for phase, value in seconds.items() if phase.startswith(TRANSFER))
+    if WHOLE in seconds and not parts <= seconds[WHOLE] + SLACK:
+        yield f"the parts of a transfer take {parts:.4g} s, {TIMED}{WHOLE} is {seconds[WHOLE]:.4g}"
