@@ -16,7 +16,7 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_sensors
 from seatrial.trials.launching import launch
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.same_runs import ROWS, SERIES, compare_other_series, compare_rows
+from seatrial.trials.sensors.same_runs import compare_other_series, compare_rows
 from seatrial.trials.sensors.served import PLACED, SERVED, need, placed, served
 from seatrial.verdict import Outcome, Verdict
 
@@ -124,8 +124,6 @@ class ParallelLayout:
             Claim(text=f"the policy was served by {self.backend} in this layout", verdicts=(SERVED,)),
             Claim(text=f"its processes were started by {self.placement}", verdicts=(PLACED,)),
             *(Claim(text=f"{what}: as of one process", verdicts=(_series_name(what),)) for what in COMPARED),
-            Claim(text="every other series: as of one process", verdicts=(SERIES,)),
-            Claim(text="rows and their scores: as of one process, at every step", verdicts=(ROWS,)),
             Claim(
                 text="the trained weights are those of one process, and had moved",
                 verdicts=(WEIGHTS, "shared: every trainable tensor moved"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ MOST_MOVED = 2.0
 """Rates by which Adam moves an element in a step: less than one after a few steps, decay included."""
 OF_RANGE = 0.2
 """By which the largest of n uniform numbers may be below the limit: of 100 it is with a chance of 2e-10."""
+DEVIATIONS = 7.0
+"""Standard deviations that the mean of an A may be off 0: with a chance of 3e-12."""
 BASE = "base_model_name_or_path"
 PLAIN: Mapping[str, Any] = {
     "peft_type": "LORA",
@@ -122,6 +125,9 @@ def _drawn_alike(
         limit, largest = low.shape[1] ** -0.5, float(np.abs(low).max())
         if not (1 - OF_RANGE) * limit - moved <= largest <= limit + moved:
             yield f"the largest element of {name} is {largest:.4g}, one drawn within {limit:.4g} has another"
+        mean, spread = float(low.mean()), limit / math.sqrt(3 * low.size)
+        if abs(mean) > DEVIATIONS * spread + moved:
+            yield f"the mean of {name} is {mean:.4g}, of numbers drawn within {limit:.4g} it is 0 by {spread:.2g}"
     for (name, low), (other, second) in itertools.combinations(lows.items(), 2):
         if low.shape == second.shape and float(np.abs(low - second).max()) <= 2 * moved:
             yield f"{name} and {other} were drawn with the same random numbers"

@@ -21,6 +21,8 @@ SETTINGS = {
     "tokenizer_config.json": ("tokenizer_class", "backend", "local_files_only", "is_local"),
 }
 """Files of a model whose values training does not change, and the values that depend on what writes them."""
+TYPES = {"float32": "F32", "bfloat16": "BF16"}
+"""Types of safetensors by the policy's precision."""
 TOKENIZER = "tokenizer.json"
 
 
@@ -31,7 +33,7 @@ def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
         NotGivenError: the run exports no model, or the target does not say how the run is configured.
         BlockedError: there is no export, or a file cannot be read.
     """
-    options = options_of(evidence)
+    options_of(evidence)
     evidence.need("export")
     final = evidence.job.final_model
     paths = sorted(final.rglob("*"))
@@ -55,7 +57,6 @@ def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
     for name, left_out in SETTINGS.items():
         wrong += _changed_settings(evidence.job.initial_model / name, final / name, left_out)
     wrong += _other_parts(evidence.job.initial_model, final)
-    wrong += _other_types(evidence.job.initial_model, final, options["policy.precision"])
     wrong += _other_tokens(evidence.job.initial_model / TOKENIZER, final / TOKENIZER)
     return wrong[:3], f"{len(paths)} files and folders, readable by {readers:o}", len(paths)
 
@@ -64,6 +65,36 @@ EXPORTED = sensor(
     "export: its files are readable, and none is left over",
     "as config.json, no part missing",
     files_are_exported,
+)
+
+
+def types_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Every tensor of the export has the policy's type, and its configuration names that type.
+
+    Raises:
+        NotGivenError: the run exports no model, or the target does not say how the run is configured.
+        BlockedError: a file cannot be read.
+    """
+    precision = options_of(evidence)["policy.precision"]
+    evidence.need("export")
+    before, after = evidence.job.initial_model, evidence.job.final_model
+    known, tensors = stored_tensors(before).keys(), stored_tensors(after)
+    wrong = [
+        f"{name} is exported as {tensor.dtype}, the policy has {precision}"
+        for name, tensor in tensors.items()
+        if name in known and tensor.dtype != TYPES.get(precision)
+    ]
+    facts = read_object(after / "config.json")
+    said = facts.get("dtype", facts.get("torch_dtype"))
+    if said is not None and said != precision:
+        wrong.append(f"config.json of the export has dtype={said}, the policy has {precision}")
+    return wrong[:3], f"{len(tensors)} tensors of {precision}", len(tensors)
+
+
+EXPORTED_TYPES = sensor(
+    "export: its tensors have the policy's type",
+    "those of the initial model, and as config.json says",
+    types_are_exported,
 )
 
 
@@ -101,19 +132,6 @@ def _other_parts(before: Path, after: Path) -> Iterator[str]:
         for key in sorted(old.keys() | new.keys()):
             if old.get(key) != new.get(key):
                 yield f"{key} of {path.relative_to(before)} is {new.get(key)}, the model has {old.get(key)}"
-
-
-def _other_types(before: Path, after: Path, precision: str) -> Iterator[str]:
-    """Yield tensors of the export in another type than the policy's, and a configuration that names another one."""
-    kinds = {"float32": "F32", "bfloat16": "BF16"}
-    old, new = stored_tensors(before), stored_tensors(after)
-    others = [name for name, tensor in new.items() if name in old and tensor.dtype != kinds.get(precision)]
-    if others:
-        yield f"{others[0]} is exported as {new[others[0]].dtype}, the policy has {precision}"
-    facts = read_object(after / "config.json")
-    said = facts.get("dtype", facts.get("torch_dtype"))
-    if said is not None and said != precision:
-        yield f"config.json of the export has dtype={said}, the policy has {precision}"
 
 
 def _other_tokens(before: Path, after: Path) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from seatrial.trials.base import Claim
 from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.defined import DEFINED
-from seatrial.trials.sensors.exported import EXPORTED
+from seatrial.trials.sensors.exported import EXPORTED, EXPORTED_TYPES
 from seatrial.trials.sensors.filters import rows_are_filtered
 from seatrial.trials.sensors.first_step import drawn_as_configured, first_update
 from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
@@ -61,6 +61,7 @@ RECOMPUTED = (
     PROMPTS,
     RECORD,
     EXPORTED,
+    EXPORTED_TYPES,
     HELD_OUT_ROWS,
     CONSOLE,
     RECORD_TRUE,
@@ -97,8 +98,6 @@ RECOMPUTED_CLAIMS = (
     Claim(
         text="the run records truly how it began, and what its checkpoints hold", verdicts=(RECORD_TRUE.name,)
     ),
-    Claim(text="every step logs the seconds of the same phases", verdicts=(PHASES.name,)),
-    Claim(text="the run records its processes, policy and generator", verdicts=(PROCESSES.name,)),
     Claim(text="files of rows have one object a line, with any text", verdicts=(ROW_FILES.name,)),
     Claim(text="the export keeps the model's settings and tokenizer", verdicts=(EXPORTED.name,)),
 )

@@ -19,11 +19,12 @@ from seatrial.relations.oracles.options import learning_rate
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.defined import DEFINED
-from seatrial.trials.sensors.exported import EXPORTED
+from seatrial.trials.sensors.exported import EXPORTED, EXPORTED_TYPES
 from seatrial.trials.sensors.first_step import GRADIENT, LOSS, Model
 from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of
 from seatrial.trials.sensors.paths import by_step, sensor
+from seatrial.trials.sensors.processes import PROCESSES
 from seatrial.trials.sensors.prompts import PROMPTS, validation_rows
 from seatrial.trials.sensors.row_files import ROW_FILES
 from seatrial.trials.sensors.run_record import RECORD_TRUE
@@ -135,9 +136,11 @@ TUNED = (
     sensor(HELD_OUT, "of the saved weights", held_out_loss),
     HELD_OUT_ROWS,
     EXPORTED,
+    EXPORTED_TYPES,
     CONSOLE,
     RECORD_TRUE,
     ROW_FILES,
+    PROCESSES,
 )
 """Every check of a run of fine-tuning that computes again what it logged, in order."""
 
