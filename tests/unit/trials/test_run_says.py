@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
+from seatrial.trials.sensors.async_state import _wrong_state
 from seatrial.trials.sensors.phases import WHOLE, phases_are_measured
 from seatrial.trials.sensors.processes import processes_are_recorded
 from seatrial.trials.sensors.resumed import resume_is_said
@@ -66,6 +67,8 @@ SECONDS = {"timing/train/a": {1: 0.5, 2: 0.4}, "timing/train/b": {1: 0.25, 2: 0.
         ({"timing/train/b": {1: 0.25}}, "timing/train/b is not logged at the steps [2]"),
         ({"timing/train/b": {1: 0.5, 2: 0.3}}, "both take 0.5 s"),
         ({"timing/train/checkpointing": {2: 0.1}}, ""),
+        ({"timing/train/total_step_time": {1: 0.76, 2: 0.71}}, ""),
+        ({"timing/train/total_step_time": {1: 0.76, 2: 0.6}}, "step 2: the trainer's phases take 0.7 s"),
         ({f"timing/train/{WHOLE}": {2: 0.1}}, ""),
         (
             {
@@ -185,14 +188,15 @@ def test_a_resume_is_said(tmp_path: Path, lines: list[str], outcome: Outcome) ->
 def test_rows_are_the_same(tmp_path: Path, change: Mapping[str, Any], outcome: Outcome) -> None:
     """Every column, numbers within the tolerance."""
     row = LedgerRow(**{**ROW.__dict__, "reward": 0.5, "completion": "a", "prev_logprobs": (-2.0,)})
-    runs = [run_of(tmp_path, {}, rows=[LedgerRow(**{**row.__dict__, **of})]) for of in ({}, change)]
-    assert compare_rows(*runs, 1e-4).outcome is outcome
+    one, other = (run_of(tmp_path, {}, rows=[LedgerRow(**{**row.__dict__, **of})]) for of in ({}, change))
+    assert compare_rows(one, other, 1e-4).outcome is outcome
 
 
 def test_rows_that_are_missing_are_not_the_same(tmp_path: Path) -> None:
     """Nothing compared is no evidence."""
     assert compare_rows(run_of(tmp_path, {}), run_of(tmp_path, {}, rows=[ROW]), 1.0).outcome is Outcome.FAIL
-    assert compare_rows(*[run_of(tmp_path, {}, rows=[])] * 2, 1.0).outcome is Outcome.FAIL
+    empty = run_of(tmp_path, {}, rows=[])
+    assert compare_rows(empty, empty, 1.0).outcome is Outcome.FAIL
 
 
 @pytest.mark.parametrize(
@@ -209,3 +213,37 @@ def test_other_series_are_the_same(tmp_path: Path, other: Any, outcome: Outcome)
     (tmp_path / "run_info.json").write_text('{"pid": 1}')
     one = run_of(tmp_path, {"train/x": {1: 1.0}, "train/loss": {1: 3.0}, "timing/train/y": {1: 1.0}})
     assert compare_other_series(one, run_of(tmp_path, other), ["train/loss"], 1e-4).outcome is outcome
+
+
+GROUPS = [
+    {"number": 0, "prompt_id": 5, "fate": "trained", "step": 1},
+    {"number": 1, "prompt_id": 6, "fate": "stale", "step": 1},
+    {"number": 2, "prompt_id": 7, "fate": "trained", "step": 2},
+    {"number": 3, "prompt_id": 8, "fate": "unused", "step": 3},
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "held", "drawn", "wrong"),
+    [
+        ({}, {2: 7, 3: 8}, 4, ""),
+        ({}, {2: 7, 3: 8}, 0, "0 prompts that were drawn"),
+        ({}, {2: 7}, 4, "it holds the groups [2], [2, 3] wait"),
+        ({}, {2: 7, 3: 9}, 4, "by number and prompt"),
+        ({"trained_steps": 2}, {2: 7, 3: 8}, 4, "2 trained steps"),
+        ({"num_dropped": 0}, {2: 7, 3: 8}, 4, "0 dropped groups"),
+    ],
+)
+def test_the_state_of_rollouts(change: Any, held: dict[int, int], drawn: int, wrong: str) -> None:
+    """After step 1 of two groups a batch: counts, and the groups of later steps."""
+    groups = [{"number": number, "examples": [{"prompt_id": prompt}]} for number, prompt in held.items()]
+    collector = {
+        "trained_steps": 1,
+        "num_batches": 2,
+        "num_dropped": 1,
+        "buffer": {"next_number": 4, "groups": groups},
+        **change,
+    }
+    found = list(_wrong_state(1, {"collector": collector, "prompts": {"num_drawn": drawn}}, GROUPS, 2))
+    assert wrong in "".join(found)
+    assert bool(found) is bool(wrong)

@@ -16,6 +16,9 @@ OF_SOME_STEPS = ("checkpointing", "prepare_for_generation/", "reward_calculation
 TRANSFER = "prepare_for_generation/weight_transfer/"
 WHOLE = "prepare_for_generation/transfer_and_update_weights"
 """The phase that the parts of a transfer belong to."""
+OF_THE_COLLECTOR = ("generation", "data_processing", "reward_calculation")
+"""Phases of asynchronous rollouts, which another thread takes; those of a step's own thread follow one another."""
+TOTAL = "total_step_time"
 SLACK = 1e-3
 """Seconds by which the parts of a phase may exceed it, in rounding."""
 
@@ -44,6 +47,8 @@ def phases_are_measured(evidence: RunEvidence) -> tuple[list[str], str, int]:
     first = first_step_of_command(evidence)  # it also logs the parts of the sync with which the run began
     for step, of in seconds.items():
         wrong += [f"step {step}: {what}" for what in (*_equal(of), *(_exceeding(of) if step > first else ()))]
+        if options["grpo.async_grpo.enabled"]:
+            wrong += [f"step {step}: {what}" for what in _overlapping(of)]
     number = sum(map(len, seconds.values()))
     return wrong[:3], f"{number} phases of {len(seconds)} steps", number
 
@@ -69,3 +74,13 @@ def _exceeding(seconds: Mapping[str, float]) -> Iterator[str]:
     parts = math.fsum(value for phase, value in seconds.items() if phase.startswith(TRANSFER))
     if WHOLE in seconds and not parts <= seconds[WHOLE] + SLACK:
         yield f"the parts of a transfer take {parts:.4g} s, {TIMED}{WHOLE} is {seconds[WHOLE]:.4g}"
+
+
+def _overlapping(seconds: Mapping[str, float]) -> Iterator[str]:
+    """Yield that the phases of the trainer's own thread take longer than its step."""
+    left_out = (*OF_SOME_STEPS, *OF_THE_COLLECTOR, TOTAL)
+    parts = math.fsum(
+        value for phase, value in seconds.items() if "/" not in phase and not phase.startswith(left_out)
+    )
+    if TOTAL in seconds and not parts <= seconds[TOTAL] + SLACK:
+        yield f"the trainer's phases take {parts:.4g} s, {TIMED}{TOTAL} is {seconds[TOTAL]:.4g}"

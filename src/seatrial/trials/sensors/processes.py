@@ -19,7 +19,7 @@ OWN_KERNELS = "the model's own"
 """How the record of a policy begins that no fused kernels serve: on a CPU there are none."""
 
 PLACEMENT = re.compile(r"Shard\(|Replicate\(|Partial\(")
-"""In the form of a weight: how it lies on a dimension of processes."""
+"""In the form of a weight: its placement on a dimension of processes."""
 OF_HEADS = ("q_norm.weight", "k_norm.weight")
 """Norms of each head, which tensor parallelism cuts as it cuts the heads."""
 
