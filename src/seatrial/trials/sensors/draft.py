@@ -14,7 +14,7 @@ from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.options import options_of, steps_of
 from seatrial.trials.sensors.paths import by_step
-from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_steps
+from seatrial.trials.sensors.saved import WEIGHT, saved_steps, tensors_at
 from seatrial.trials.sensors.scoring import draft_of, load_model, policy_precision
 from seatrial.trials.sensors.transformers_model import write_model
 
@@ -72,7 +72,7 @@ def _known(
     if job.checkpoint_dir is None or "checkpoints" in job.absent:
         return
     for step in saved_steps(job.checkpoint_dir, job.checkpoint_form):
-        tensors = checkpoint_tensors(job.checkpoint_dir / job.checkpoint_form.format(step=step))
+        tensors = tensors_at(evidence, step)
         parts = {
             prefix: {name.removeprefix(prefix): of for name, of in tensors.items() if name.startswith(prefix)}
             for prefix in (WEIGHT, HEAD)

@@ -19,7 +19,7 @@ from seatrial.relations.oracles.options import learning_rate
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.options import options_of, steps_of, updates_of
 from seatrial.trials.sensors.paths import by_step
-from seatrial.trials.sensors.saved import MOMENTS, OPTIMIZER, WEIGHT, checkpoint_tensors, saved_steps
+from seatrial.trials.sensors.saved import MOMENTS, OPTIMIZER, WEIGHT, saved_steps, tensors_at
 
 Array = npt.NDArray[np.float64]
 EPSILON = 2.0**-23
@@ -109,11 +109,8 @@ def updates_are_adamws(evidence: RunEvidence) -> tuple[list[str], str, int]:
     pairs = [step for step in saved if step in taken and (step - 1 in saved or step == 1)]
     if not job.first_step == 1 or not pairs:
         raise NotGivenError("no two steps in a row are saved")
-    places = {step: job.checkpoint_dir / job.checkpoint_form.format(step=step) for step in saved}
     wrong, number = [], 0
-    held = {
-        step: checkpoint_tensors(places[step]) for step in {*pairs, *(step - 1 for step in pairs)} if step
-    }
+    held = {step: tensors_at(evidence, step) for step in {*pairs, *(step - 1 for step in pairs)} if step}
     for step, owner in itertools.product(pairs, OWNERS):
         after = _State(held[step], owner)
         names = list(after.names())

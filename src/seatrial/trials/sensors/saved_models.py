@@ -7,7 +7,7 @@ adapter (LoRA, arXiv 2106.09685).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.first_step import MEDIA_TASKS, MOST_BYTES, Model
 from seatrial.trials.sensors.paths import model_facts
-from seatrial.trials.sensors.saved import WEIGHT, LoadedTensor, checkpoint_tensors, saved_steps
+from seatrial.trials.sensors.saved import WEIGHT, LoadedTensor, saved_steps, tensors_at
 from seatrial.trials.sensors.scoring import placeholder_of
 from seatrial.trials.sensors.transformers_model import TransformersModel, write_model
 
@@ -47,6 +47,7 @@ class SavedModels:
             raise NotGivenError("the weights before each update are not saved")
         self._evidence = evidence
         self._folder, self._facts = job.initial_model, model_facts(job.initial_model)
+        self._initial = stored_tensors(job.initial_model)
         reason = why_not(self._facts, self._folder)
         self._is_dense = reason is None
         self._scale: float | None = None
@@ -56,12 +57,9 @@ class SavedModels:
             _need_small(self._folder, self._facts, options, reason)
             if self._scale is not None:
                 raise NotGivenError(f"adapters of {reason} are not merged again")
-        self._places = {
-            step: job.checkpoint_dir / job.checkpoint_form.format(step=step)
-            for step in saved_steps(job.checkpoint_dir, job.checkpoint_form)
-        }
+        saved = saved_steps(job.checkpoint_dir, job.checkpoint_form)
         starts_adapted = bool(options["policy.lora_cfg.enabled"] and options["policy.lora_cfg.adapter_path"])
-        self.steps = frozenset(self._places) | (frozenset() if starts_adapted else {0})
+        self.steps = frozenset(saved) | (frozenset() if starts_adapted else {0})
         self.are_the_samplers = job.precision == options["policy.precision"]
         """Whether each token is drawn with the weights of one step, not rounded to int8."""
         self._held: dict[int, Mapping[str, StoredTensor]] = {}
@@ -106,10 +104,13 @@ class SavedModels:
         return {name: tensor for name, tensor in held.items() if name.endswith((LOW, HIGH))}
 
     def _read(self, step: int) -> Mapping[str, StoredTensor]:
+        if step == 0:
+            return self._initial
         if step not in self._held:
-            self._held[step] = (
-                stored_tensors(self._folder) if step == 0 else dict(_weights(self._places[step]))
-            )
+            saved = tensors_at(self._evidence, step)
+            self._held[step] = {
+                name.removeprefix(WEIGHT): of for name, of in saved.items() if name.startswith(WEIGHT)
+            }
         return self._held[step]
 
 
@@ -178,9 +179,3 @@ def _need_small(folder: Path, facts: Mapping[str, Any], options: Mapping[str, An
         raise NotGivenError(f"{reason} is too large to be computed again")
     if placeholder_of(facts) is not None and options["data.task"] not in MEDIA_TASKS:
         raise NotGivenError(f"the images or sounds of data.task={options['data.task']} are not drawn again")
-
-
-def _weights(folder: Path) -> Iterator[tuple[str, StoredTensor]]:
-    for name, tensor in checkpoint_tensors(folder).items():
-        if name.startswith(WEIGHT):
-            yield name.removeprefix(WEIGHT), tensor

@@ -16,7 +16,7 @@ from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.options import options_of, steps_of, updates_of
 from seatrial.trials.sensors.paths import by_step, first_step_of_command
-from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_steps
+from seatrial.trials.sensors.saved import WEIGHT, saved_steps, tensors_at
 
 FULL = "train/weight_sync/full"
 BYTES = "train/weight_sync/bytes_sent"
@@ -53,7 +53,7 @@ def sizes_of_syncs(evidence: RunEvidence) -> dict[int, SyncSizes]:
     travels = options[f"{delta}.dtype"] if options[f"{delta}.enabled"] else None
     initial, held = stored_tensors(job.initial_model), {}
     for step in saved_steps(job.checkpoint_dir, job.checkpoint_form):
-        tensors = checkpoint_tensors(job.checkpoint_dir / job.checkpoint_form.format(step=step))
+        tensors = tensors_at(evidence, step)
         model = {name.removeprefix(WEIGHT): of for name, of in tensors.items() if name.startswith(WEIGHT)}
         held[step] = {name: _bits(tensor, tensor.dtype, travels) for name, tensor in model.items()}
         # Tables that a model computes from its configuration travel too; its folder does not hold them.
