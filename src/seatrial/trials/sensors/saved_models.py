@@ -17,7 +17,8 @@ import numpy.typing as npt
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
-from seatrial.trials.sensors.first_step import MEDIA_TASKS, MOST_BYTES, Model
+from seatrial.trials.sensors.first_step import MEDIA_TASKS, MOST_BYTES
+from seatrial.trials.sensors.model import Model
 from seatrial.trials.sensors.paths import model_facts
 from seatrial.trials.sensors.saved import WEIGHT, LoadedTensor, saved_steps, tensors_at
 from seatrial.trials.sensors.scoring import placeholder_of

@@ -20,8 +20,9 @@ from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.defined import DEFINED
 from seatrial.trials.sensors.exported import EXPORTED, EXPORTED_TYPES
-from seatrial.trials.sensors.first_step import GRADIENT, LOSS, Model
+from seatrial.trials.sensors.first_step import GRADIENT, LOSS
 from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
+from seatrial.trials.sensors.model import Model
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of
 from seatrial.trials.sensors.paths import by_step, sensor
 from seatrial.trials.sensors.processes import PROCESSES
