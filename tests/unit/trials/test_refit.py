@@ -23,6 +23,7 @@ from seatrial.trials.sensors.sent import (
     BYTES,
     FULL,
     LARGEST,
+    LOADED,
     messages_are_bounded,
     sizes_of_syncs,
     syncs_carry_changes,
@@ -33,7 +34,7 @@ from seatrial.verdict import Outcome
 
 def evidence(num_tensors: int = 3, num_steps: int = 3, **series: list[float] | None) -> Any:
     """Return the parts of a run's evidence that these sensors read; a series that is None was not logged."""
-    tags = {"verified": VERIFIED, "full": FULL, "sent": BYTES, "largest": LARGEST}
+    tags = {"verified": VERIFIED, "full": FULL, "sent": BYTES, "largest": LARGEST, "loaded": LOADED}
     tags |= {phase: f"{CONSUMER}{phase}" for phase in WRITING}
     logged = {
         tags[name]: Series(
@@ -113,6 +114,7 @@ class Saving(RunEvidence):
         *,
         verified: float = 1.0,
         interval: int = 20,
+        loaded: Sequence[float] = (),
     ) -> None:
         """Write the initial model and the checkpoints, and log what each sync carried."""
         weights = np.ones(100, dtype=np.float32)
@@ -147,7 +149,12 @@ class Saving(RunEvidence):
         )
         super().__init__(job, None, [])  # type: ignore[arg-type]
         logged = evidence(
-            full=list(full), sent=list(sent), verified=[verified] * 3, **{phase: [0.1] for phase in WRITING}
+            full=list(full),
+            sent=list(sent),
+            verified=[verified] * 3,
+            largest=list(sent),
+            loaded=list(loaded),
+            **{phase: [0.1] for phase in WRITING},
         )
         self._logged = logged.series
         self.__dict__["ledger"] = [
@@ -164,11 +171,31 @@ class Saving(RunEvidence):
 def test_bytes_of_changes_are_those_of_the_saved_weights(tmp_path: Path) -> None:
     """Two bytes an element, four for its place; a tensor whose changes take as much as all of it travels whole."""
     run = Saving(tmp_path, (10, 90, 0), full=(1, 0, 0), sent=(200, 60, 200))
-    assert sizes_of_syncs(run) == {1: (200, 200, 1), 2: (200, 60, 1), 3: (200, 200, 1)}
+    assert sizes_of_syncs(run) == {1: (200, 200, 1, 0), 2: (200, 60, 1, 60), 3: (200, 200, 1, 0)}
     assert syncs_carry_changes(run)[0] == []
     assert (
         "step 2" in syncs_carry_changes(Saving(tmp_path / "2", (10, 90, 0), (1, 0, 0), (200, 54, 200)))[0][0]
     )
+
+
+@pytest.mark.parametrize(
+    ("loaded", "wrong"),
+    [
+        ((0, 24, 0), ""),
+        ((0, 30, 0), ""),
+        ((0, 13, 0), "step 2: train/weight_sync/largest_load_bytes is 13, not within 14 and 30"),
+        ((0, 36, 0), "step 2: train/weight_sync/largest_load_bytes is 36, not within 14 and 30"),
+        ((6, 30, 0), "step 1: train/weight_sync/largest_load_bytes is 6, not within 0 and 0"),
+    ],
+)
+def test_changes_are_loaded_in_batches(tmp_path: Path, loaded: Sequence[float], wrong: str) -> None:
+    """Of as many bytes as configured, where a tensor has so many; none of a sync of every element."""
+    run = Saving(tmp_path, (10, 90, 0), (1, 0, 1), (200, 60, 200), loaded=loaded)
+    delta = run.job.configuration["policy"]["generation"]["delta_compression"]  # type: ignore[index]
+    delta |= {"delta_load_batch_size_bytes": 30, "sparse_bucket_size_bytes": 200}
+    found = messages_are_bounded(run)[0]
+    assert wrong in "".join(found)
+    assert bool(found) is bool(wrong)
 
 
 def test_full_syncs_and_tensors_are_counted(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from seatrial.trials.sensors.saved import WEIGHT, saved_steps, tensors_at
 FULL = "train/weight_sync/full"
 BYTES = "train/weight_sync/bytes_sent"
 LARGEST = "train/weight_sync/largest_message_bytes"
+LOADED = "train/weight_sync/largest_load_bytes"
 VERIFIED = "train/weight_sync/tensors_verified"
 PLACE_BYTES = 4
 """Of the place of an element that changed."""
@@ -36,6 +37,8 @@ class SyncSizes(NamedTuple):
     changed: int
     """Bytes of the elements that changed, with their places."""
     num_tensors: int
+    largest_change: int
+    """Bytes of the changes of the tensor with the most of them that does not travel whole, with their places."""
 
 
 def sizes_of_syncs(evidence: RunEvidence) -> dict[int, SyncSizes]:
@@ -67,7 +70,8 @@ def sizes_of_syncs(evidence: RunEvidence) -> dict[int, SyncSizes]:
         if now is None or (step > 1 and before is None):
             continue
         whole = sum(bits.nbytes for bits in now.values())
-        found[step] = SyncSizes(whole, whole if before is None else _changed(now, before), len(now))
+        changes = [-whole] if before is None else _changed(now, before)
+        found[step] = SyncSizes(whole, sum(map(abs, changes)), len(now), max(0, *changes))
     return found
 
 
@@ -86,7 +90,7 @@ def syncs_carry_changes(evidence: RunEvidence) -> tuple[list[str], str, int]:
     options, rows = options_of(evidence), steps_of(evidence)
     wrong, number = [], 0
     verified, due = by_step(evidence, VERIFIED), _full_syncs(evidence, options)
-    for step, (whole, changed, num_tensors) in wanted.items():
+    for step, (whole, changed, num_tensors, _) in wanted.items():
         if step > 1 and not updates_of(rows.get(step - 1, []), options):
             continue  # without an update there is no sync, and what the last one carried is logged again
         right = whole if full.get(step) == 1 else changed
@@ -141,16 +145,34 @@ def messages_are_bounded(evidence: RunEvidence) -> tuple[list[str], str, int]:
             wrong.append(
                 f"step {step}: {LARGEST} is {size}, of {sent.get(step)} bytes, with {name}={options[name]}"
             )
+    wrong += _wrong_loads(evidence, options)
     seen = f"at most {max(largest.values(), default=0):.0f} bytes of {max(sent.values(), default=0):.0f}"
     return wrong[:3], seen, len(largest)
 
 
-def _changed(now: Mapping[str, npt.NDArray[Any]], before: Mapping[str, npt.NDArray[Any]]) -> int:
-    total = 0
+def _wrong_loads(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield syncs of which the generator put more or fewer changed values in their places at a time than configured.
+
+    It takes them piece by piece: a tensor of a message's size or less is cut in two at most.
+    """
+    name = "policy.generation.delta_compression.delta_load_batch_size_bytes"
+    loaded, full, largest = (by_step(evidence, tag) for tag in (LOADED, FULL, LARGEST))
+    known = sizes_of_syncs(evidence) if loaded else {}
+    for step, size in loaded.items():
+        most = 0.0 if full.get(step) == 1 else min(options[name], largest.get(step, 0.0))
+        piece = min(known[step].largest_change, largest.get(step, 0.0)) / 2 if step in known else 0.0
+        least = max(0.0, min(most, piece) - MOST_OF_ELEMENT)
+        if not least <= size <= most:
+            yield f"step {step}: {LOADED} is {size:g}, not within {least:g} and {most:g}, with {name}={options[name]}"
+
+
+def _changed(now: Mapping[str, npt.NDArray[Any]], before: Mapping[str, npt.NDArray[Any]]) -> list[int]:
+    """Return the bytes of each tensor's changes with their places; of one that travels whole, its own, negative."""
+    found = []
     for name, bits in now.items():
-        count = int(np.count_nonzero(bits != before[name]))
-        total += min(bits.nbytes, count * (bits.itemsize + PLACE_BYTES))
-    return total
+        size = int(np.count_nonzero(bits != before[name])) * (bits.itemsize + PLACE_BYTES)
+        found.append(size if size < bits.nbytes else -bits.nbytes)
+    return found
 
 
 def _bits(tensor: StoredTensor, kind: str, travels: str | None) -> npt.NDArray[Any]:

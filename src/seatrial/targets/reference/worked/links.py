@@ -87,7 +87,7 @@ def _of_answers() -> Iterator[WorkedExample]:
     state = torch.Generator().manual_seed(8).get_state()
     answer = Message("generated", {"completions": plain}, [state])
     yield example("rows of an engine", (True, True, True, 1.25), _with, _generated, generate=answer)
-    receipt = Message("committed", {"version": 6, "num_tensors": 3, "seconds": 0.5})
+    receipt = Message("committed", {"version": 6, "num_tensors": 3, "seconds": 0.5, "largest_load_bytes": 8})
     sent = [
         ("begin", {"version": 6, "based_on": 4}),
         ("receive", {"parts": [["w", 2, True], ["v", 0, False]]}),
