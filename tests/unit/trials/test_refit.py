@@ -191,7 +191,7 @@ def test_bytes_of_changes_are_those_of_the_saved_weights(tmp_path: Path) -> None
 def test_changes_are_loaded_in_batches(tmp_path: Path, loaded: Sequence[float], wrong: str) -> None:
     """Of as many bytes as configured, where a tensor has so many; none of a sync of every element."""
     run = Saving(tmp_path, (10, 90, 0), (1, 0, 1), (200, 60, 200), loaded=loaded)
-    delta = run.job.configuration["policy"]["generation"]["delta_compression"]  # type: ignore[index]
+    delta = run.job.configuration["policy"]["generation"]["delta_compression"]
     delta |= {"delta_load_batch_size_bytes": 30, "sparse_bucket_size_bytes": 200}
     found = messages_are_bounded(run)[0]
     assert wrong in "".join(found)
@@ -200,11 +200,13 @@ def test_changes_are_loaded_in_batches(tmp_path: Path, loaded: Sequence[float], 
 
 def test_full_syncs_and_tensors_are_counted(tmp_path: Path) -> None:
     """Every second sync is full where the interval is 2; each tensor of the policy is verified."""
-    whole = {"full": (1, 0, 1), "sent": (200, 60, 200)}
-    assert syncs_carry_changes(Saving(tmp_path, (10, 90, 0), **whole, interval=2))[0] == []
-    late = syncs_carry_changes(Saving(tmp_path / "late", (10, 90, 0), **whole, interval=3))[0]
+    full, sent = (1, 0, 1), (200, 60, 200)
+    assert syncs_carry_changes(Saving(tmp_path, (10, 90, 0), full, sent, interval=2))[0] == []
+    late = syncs_carry_changes(Saving(tmp_path / "late", (10, 90, 0), full, sent, interval=3))[0]
     assert "step 3: train/weight_sync/full is 1.0, the interval of full syncs gives 0" in late
-    lost = syncs_carry_changes(Saving(tmp_path / "lost", (10, 90, 0), **whole, interval=2, verified=2.0))[0]
+    lost = syncs_carry_changes(Saving(tmp_path / "lost", (10, 90, 0), full, sent, interval=2, verified=2.0))[
+        0
+    ]
     assert "step 1: train/weight_sync/tensors_verified is 2.0, the policy has 1 tensors" in lost
 
 
