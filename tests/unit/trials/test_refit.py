@@ -13,7 +13,6 @@ from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
 from seatrial.trials.refit import (
     CONSUMER,
-    VERIFIED,
     WRITING,
     deltas_between_full_syncs,
     every_tensor_verified,
@@ -24,6 +23,7 @@ from seatrial.trials.sensors.sent import (
     FULL,
     LARGEST,
     LOADED,
+    VERIFIED,
     messages_are_bounded,
     sizes_of_syncs,
     syncs_carry_changes,
