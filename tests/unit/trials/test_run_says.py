@@ -65,7 +65,8 @@ SECONDS = {"timing/train/a": {1: 0.5, 2: 0.4}, "timing/train/b": {1: 0.25, 2: 0.
     [
         ({}, ""),
         ({"timing/train/b": {1: 0.25}}, "timing/train/b is not logged at the steps [2]"),
-        ({"timing/train/b": {1: 0.5, 2: 0.3}}, "both take 0.5 s"),
+        ({"timing/train/b": {1: 0.5, 2: 0.3}}, ""),
+        ({"timing/train/b": {1: 0.5, 2: 0.4}}, "take exactly as long at the steps [1, 2]"),
         ({"timing/train/checkpointing": {2: 0.1}}, ""),
         ({"timing/train/total_step_time": {1: 0.76, 2: 0.71}}, ""),
         ({"timing/train/total_step_time": {1: 0.76, 2: 0.6}}, "step 2: the trainer's phases take 0.7 s"),
