@@ -261,7 +261,9 @@ class ProcessGenerator:
         """Sample again, when every tensor arrived whole."""
         answer = self._ask(Message("commit", {"fingerprints": dict(fingerprints)}))
         self.weight_version = answer.fields["version"]
-        return Receipt(num_tensors=answer.fields["num_tensors"], seconds=answer.fields["seconds"])
+        return Receipt(
+            **{name: answer.fields[name] for name in ("num_tensors", "seconds", "largest_load_bytes")}
+        )
 
     def close(self) -> None:
         """End the process."""

@@ -128,6 +128,7 @@ def _commit(engine: Generator, message: Message) -> Message:
         {
             "num_tensors": receipt.num_tensors,
             "seconds": dict(receipt.seconds),
+            "largest_load_bytes": receipt.largest_load_bytes,
             "version": engine.weight_version,
         },
     )

@@ -80,6 +80,8 @@ class Receipt:
     """Tensors whose fingerprints are those of the sender."""
     seconds: Mapping[str, float]
     """By phase: `decode_sparse`, `load_delta`."""
+    largest_load_bytes: int = 0
+    """Of the changed values, with their places, that were put in their places at a time; 0 where every element came."""
 
 
 class WeightReceiver(Protocol):

@@ -32,6 +32,7 @@ class Receiver:
         self._arrived: Counter[str] = Counter()
         self._begun: tuple[int, int | None] | None = None
         self._is_whole = True
+        self._largest_load = 0
         self.weight_version = 0
 
     def specs(self) -> Mapping[str, TensorSpec]:
@@ -47,6 +48,7 @@ class Receiver:
             )
         self._tensors = dict(self._named_weights())
         self._arrived.clear()
+        self._largest_load = 0
         self._begun = version, based_on
         self._is_whole = False
 
@@ -84,7 +86,11 @@ class Receiver:
         )  # fmt: skip
         self.weight_version = version
         self._is_whole = True
-        return Receipt(num_tensors=len(fingerprints), seconds=self._timer.take())
+        return Receipt(
+            num_tensors=len(fingerprints),
+            seconds=self._timer.take(),
+            largest_load_bytes=self._largest_load,
+        )
 
     def check_whole(self) -> None:
         """Refuse to serve between the beginning of a sync and its end.
@@ -113,13 +119,15 @@ class Receiver:
         return tensor.view(-1)
 
     def _scatter(self, flat_N: Tensor, indices_N: Tensor, values_N: Tensor) -> None:
-        step = max(1, self._load_batch_bytes // (indices_N.element_size() + values_N.element_size()))
+        element = indices_N.element_size() + values_N.element_size()
+        step = max(1, self._load_batch_bytes // element)
         for start in range(0, values_N.numel(), step):
             with self._timer.time("decode_sparse"):
                 indices_C = indices_N[start : start + step].to(flat_N.device, torch.int64)
                 values_C = values_N[start : start + step].to(flat_N.device, flat_N.dtype)
             with self._timer.time("load_delta"):
                 flat_N.index_copy_(0, indices_C, values_C)
+            self._largest_load = max(self._largest_load, len(indices_C) * element)
 
 
 def _refuse(wrong: Mapping[str, str], what: str) -> None:

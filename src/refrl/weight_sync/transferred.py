@@ -84,6 +84,7 @@ class TransferredWeights:
             "weight_sync/tensors_verified": float(receipt.num_tensors),
             "weight_sync/bytes_sent": float(num_bytes),
             "weight_sync/largest_message_bytes": float(largest),
+            "weight_sync/largest_load_bytes": float(receipt.largest_load_bytes),
             "weight_sync/full": float(based_on is None),
         }
         return self._report

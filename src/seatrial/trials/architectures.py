@@ -17,6 +17,8 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_claims, smoke_sensors
 from seatrial.trials.launching import launch
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.draft import draft_is_that_of_the_rows
+from seatrial.trials.sensors.later_steps import int8_scores
 from seatrial.trials.sensors.paths import (
     FLOAT_GAP,
     INT8_GAP,
@@ -30,7 +32,7 @@ from seatrial.trials.sensors.paths import (
     tower_moved,
 )
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
-from seatrial.trials.sensors.scoring import draft_loss, first_scores
+from seatrial.trials.sensors.scoring import first_scores
 from seatrial.trials.sensors.served import SERVED, served
 from seatrial.verdict import Outcome, Verdict
 
@@ -305,6 +307,11 @@ def architecture_trials() -> Sequence[Architecture]:
                     "quantised: every linear layer of the sampler is int8", "all but the head", int8_layers
                 ),
                 sensor(
+                    "quantised: tokens are drawn and scored by the rounded weights",
+                    "each row of a matrix by its largest element over 127",
+                    int8_scores,
+                ),
+                sensor(
                     "quantised: sampler and trainer differ by the rounding",
                     f"{FLOAT_GAP:g} to {INT8_GAP:g} nats",
                     int8_gap,
@@ -334,7 +341,7 @@ def architecture_trials() -> Sequence[Architecture]:
             sensors=(
                 sensor("draft: every tensor of the head moved", "all moved", draft_tensors),
                 sensor("draft: the head saw the tokens of the rows", "tokens with two before", draft_tokens),
-                sensor(DRAFT_LOSS, "computed from the rows", draft_loss),
+                sensor(DRAFT_LOSS, "computed from the rows, at every step", draft_is_that_of_the_rows),
             ),
             words=("policy.draft.enabled=true",),
             does_not_prove="that rollouts are faster (nothing is sampled with the head), several draft tokens, "

@@ -12,6 +12,7 @@ from seatrial.targets.base import TrainingJob
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import LEDGER_SENSORS, sharp_model, train_and_judge
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.async_state import state_is_of_the_groups
 from seatrial.trials.sensors.filters import buffer_holds_what_waits
 from seatrial.trials.sensors.guards import GUARDS_HOLD
 from seatrial.trials.sensors.options import options_of, steps_of, updates_of
@@ -174,6 +175,11 @@ BUFFER = sensor(
     lambda evidence: buffer_holds_what_waits(evidence, groups_of(evidence.job)),
 )
 
+STATE = sensor(
+    "checkpoints: the rollouts under way are those that later steps take",
+    "counts and groups of each checkpoint",
+    lambda evidence: state_is_of_the_groups(evidence, groups_of(evidence.job)),
+)
 RECORDED = sensor(
     "the recorded groups are those of the rows", "prompts and versions, step by step", groups_are_the_rows
 )
@@ -186,6 +192,7 @@ SENSORS: tuple[Sensor, ...] = (
     Sensor(SEPARATED, stale_separated),
     Sensor(NONE_STALE, none_stale),
     BUFFER,
+    STATE,
     RECORDED,
     AHEAD,
     NONE_LOST,

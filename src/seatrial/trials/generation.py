@@ -10,7 +10,7 @@ import sys
 from seatrial.errors import BlockedError
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import train_and_judge
-from seatrial.trials.refit import Form, refit_claims, refit_sensors
+from seatrial.trials.refit import MESSAGES, SENT, Form, refit_claims, refit_sensors
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
 from seatrial.verdict import Outcome, Verdict
@@ -51,7 +51,7 @@ def form(recipe: str, library: str, *claims: Claim, made: str | None = None) -> 
     return Form(
         recipe,
         made=made,
-        sensors=(served, PARAMETERS_MOVED),
+        sensors=(served, PARAMETERS_MOVED, SENT, MESSAGES),
         claims=(
             Claim(text=f"{library} samples the rollouts", verdicts=(served.name,)),
             Claim(text="the weights that were sent had moved", verdicts=(PARAMETERS_MOVED.name,)),

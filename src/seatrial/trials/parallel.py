@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_sensors
 from seatrial.trials.launching import launch
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.same_runs import compare_other_series, compare_rows
 from seatrial.trials.sensors.served import PLACED, SERVED, need, placed, served
 from seatrial.verdict import Outcome, Verdict
 
@@ -100,10 +102,13 @@ class ParallelLayout:
         self._compare(context, evidence["alone"], evidence["shared"])
 
     def _compare(self, context: TrialContext, alone: RunEvidence, shared: RunEvidence) -> None:
+        tolerance = TOLERANCE[alone.job.precision]
         questions = [
             partial(served, shared, self.backend, self.mesh),
             partial(placed, shared, self.placement, NUM_PROCESSES),
             *(partial(compare_series, what, alone, shared) for what in COMPARED),
+            partial(compare_other_series, alone, shared, [*itertools.chain(*COMPARED.values())], tolerance),
+            partial(compare_rows, alone, shared, tolerance),
             partial(compare_weights_within, alone, shared),
         ]
         for ask in questions:

@@ -30,13 +30,13 @@ from seatrial.trials.sensors.run import (
 from seatrial.trials.sensors.sent import (
     BYTES,
     FULL,
+    VERIFIED,
     messages_are_bounded,
     sizes_of_syncs,
     syncs_carry_changes,
 )
 from seatrial.verdict import Outcome, Verdict
 
-VERIFIED = "train/weight_sync/tensors_verified"
 CONSUMER = "timing/train/prepare_for_generation/weight_transfer/consumer/"
 WRITING = ("decode_sparse", "load_delta")
 """Phases in which a generator writes changes, of which each is timed."""
@@ -84,7 +84,7 @@ def deltas_between_full_syncs(evidence: RunEvidence) -> Verdict:
         return Verdict(
             name=name, outcome=Outcome.FAIL, reason=f"{FULL} and {BYTES} were not logged at the same steps"
         )
-    still = {step for step, (_, changed) in sizes_of_syncs(evidence).items() if not changed}
+    still = {step for step, sizes in sizes_of_syncs(evidence).items() if not sizes.changed}
     syncs = list(zip(full.steps.tolist(), full.values.tolist(), size.values.tolist(), strict=True))
     whole = [sent for _, is_full, sent in syncs if is_full == 1]
     deltas = [sent for step, is_full, sent in syncs if is_full == 0 and not (step in still and sent == 0)]
@@ -113,11 +113,13 @@ ALL_VERIFIED = Sensor("every tensor held against its fingerprint, at every step"
 DELTAS = Sensor("changes alone travelled between full syncs", deltas_between_full_syncs)
 SENT = sensor(
     "every sync carries as many bytes as the weights that it brings",
-    "of all weights, or of those that changed",
+    "of all weights, or of those that changed; all of them at the interval; every tensor verified",
     syncs_carry_changes,
 )
 MESSAGES = sensor(
-    "no message of a sync is larger than configured", "of whole weights, or of changes", messages_are_bounded
+    "no message of a sync is larger than configured",
+    "and one is full where a sync has several",
+    messages_are_bounded,
 )
 TRANSFER_TIMED = check_sensor(
     'min(data["timing/train/prepare_for_generation/transfer_and_update_weights"]) > 0',

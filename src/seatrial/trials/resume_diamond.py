@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.damage import DAMAGE_SEEN, damage_seen, damaged_copies
 from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.recomputed import OPTIMIZER
+from seatrial.trials.sensors.resumed import RESUME_SAID, resume_is_said
 from seatrial.trials.sensors.run import (
     FINITE,
     LOG_UNDAMAGED,
@@ -31,6 +33,7 @@ from seatrial.trials.sensors.run import (
     not_given,
 )
 from seatrial.trials.sensors.run_record import RECORD_TRUE
+from seatrial.trials.sensors.same_runs import compare_other_series, compare_rows
 from seatrial.trials.sensors.served import need, served
 from seatrial.trials.sensors.tuning import COUNTED, HELD_OUT, LEARNED, TUNED
 from seatrial.verdict import Outcome, Verdict
@@ -46,6 +49,8 @@ COMPARED: Mapping[str, tuple[str, ...]] = {
 }
 """Series that must be the same, by what they mean."""
 CONTINUED, WEIGHTS = "diamond: the second start continues where the first ended", "diamond: same weights"
+
+SAME_SERIES, SAME_ROWS = "diamond: same other series", "diamond: same rows"
 
 
 def compare_series(what: str, whole: RunEvidence, resumed: RunEvidence, *, tolerance: float = 0.0) -> Verdict:
@@ -172,6 +177,7 @@ class SftResumeDiamond:
                 early = replace(request, words=_words(self.backends and self.backends[0]))
                 first = target.job(early.ending_early())
                 ended = train(context, first, request.directory / "first.log")
+                evidence["first"] = ended
                 context.record(exit_verdict("resumed: the first start ends with status 0", ended.launched))
                 if self.backends is not None:
                     context.record(served(ended, self.backends[0], {}, name=FIRST_SERVED))
@@ -183,6 +189,7 @@ class SftResumeDiamond:
             if not judge_run(context, evidence[way], sensors, f"{way}: "):
                 return
         seen = {} if self.backends else self._damage(context, model, evidence["whole"])
+        seen[RESUME_SAID] = partial(resume_is_said, evidence["first"], evidence["resumed"])
         self._compare(context, evidence["whole"], evidence["resumed"], before, seen)
 
     def _damage(
@@ -218,6 +225,15 @@ class SftResumeDiamond:
             verdicts[f"diamond: same {what}"] = partial(
                 compare_series, what, whole, resumed, tolerance=self.tolerance
             )
+        verdicts[SAME_SERIES] = partial(
+            compare_other_series,
+            whole,
+            resumed,
+            [*itertools.chain(*COMPARED.values())],
+            self.tolerance,
+            name=SAME_SERIES,
+        )
+        verdicts[SAME_ROWS] = partial(compare_rows, whole, resumed, self.tolerance, name=SAME_ROWS)
         verdicts[WEIGHTS] = partial(compare_final_weights, whole, resumed, tolerance=self.tolerance)
         verdicts[PARAMETERS_MOVED.name] = partial(PARAMETERS_MOVED.judge, whole)
         if self.backends is not None:

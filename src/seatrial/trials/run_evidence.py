@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from seatrial.errors import BlockedError
@@ -13,7 +13,7 @@ from seatrial.evidence.ledger.readers.refrl import read_validation
 from seatrial.evidence.ledger.schema import LedgerRow, ValidationRow
 from seatrial.evidence.read import read_logs
 from seatrial.evidence.runlog import RunLog, Series
-from seatrial.evidence.weights import WeightComparison, compare_weights
+from seatrial.evidence.weights import StoredTensor, WeightComparison, compare_weights
 from seatrial.launch import Launched
 from seatrial.targets.base import TrainingJob
 from seatrial.vocabulary import tags_read_as
@@ -40,6 +40,8 @@ class RunEvidence:
         self.job = job
         self.launched = launched
         self.imports = imports
+        self.checkpoints: dict[int, Mapping[str, StoredTensor]] = {}
+        """Tensors of each checkpoint that a sensor has read, by step (`sensors.saved.tensors_at`)."""
         self.find_unreached: Callable[[RunEvidence], frozenset[str]] = lambda evidence: frozenset()
 
     def need(self, part: str) -> None:

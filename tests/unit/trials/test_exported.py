@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from seatrial.errors import BlockedError
-from seatrial.trials.sensors.exported import files_are_exported
+from seatrial.trials.sensors.exported import files_are_exported, types_are_exported
 
 TOKENS = json.dumps({"model": {"vocab": {"a": 5}}, "added_tokens": [{"content": "<end>", "id": 7}]})
 
@@ -97,3 +99,41 @@ def test_no_export_is_no_evidence(tmp_path: Path) -> None:
     evidence.job.final_model = tmp_path / "nothing"
     with pytest.raises(BlockedError, match=r"config\.json"):
         files_are_exported(evidence)
+
+
+def test_parts_of_a_model_keep_their_configuration(tmp_path: Path) -> None:
+    """Such as the width of a draft head."""
+    run = export(tmp_path / "final")
+    (tmp_path / "model" / "draft").mkdir()
+    (tmp_path / "model" / "draft" / "config.json").write_text('{"width": 2}')
+    assert "width of draft/config.json is None, the model has 2" in files_are_exported(run)[0]
+    written = tmp_path / "final" / "draft" / "config.json"
+    written.write_text('{"width": 2}')
+    written.chmod(0o644)
+    assert files_are_exported(run)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "wrong"),
+    [
+        (torch.bfloat16, "bfloat16", ""),
+        (torch.float32, "bfloat16", "w is exported as F32"),
+        (torch.bfloat16, "float32", "has dtype=float32"),
+    ],
+)
+def test_tensors_have_the_type_of_the_policy(
+    tmp_path: Path, kind: torch.dtype, said: str, wrong: str
+) -> None:
+    """In the files and in the configuration."""
+    for name, dtype in (("model", torch.float32), ("final", kind)):
+        (tmp_path / name).mkdir()
+        save_file({"w": torch.ones(2, dtype=dtype)}, tmp_path / name / "model.safetensors")
+        (tmp_path / name / "config.json").write_text(json.dumps({"dtype": said}))
+    job = SimpleNamespace(
+        final_model=tmp_path / "final",
+        initial_model=tmp_path / "model",
+        configuration={"policy": {"precision": "bfloat16"}},
+    )
+    found = types_are_exported(SimpleNamespace(job=job, need=lambda part: None))[0]  # type: ignore[arg-type]
+    assert wrong in "".join(found)
+    assert bool(found) is bool(wrong)

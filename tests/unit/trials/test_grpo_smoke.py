@@ -55,7 +55,7 @@ def test_a_right_run_passes(tmp_path: Path) -> None:
     assert [text for text in trial.limitations if "TrainingJob.configuration" in text]
 
 
-NAMES = 43
+NAMES = 46
 """Verdicts of the trial, whatever happens."""
 
 

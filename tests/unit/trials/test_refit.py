@@ -13,7 +13,6 @@ from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
 from seatrial.trials.refit import (
     CONSUMER,
-    VERIFIED,
     WRITING,
     deltas_between_full_syncs,
     every_tensor_verified,
@@ -23,6 +22,8 @@ from seatrial.trials.sensors.sent import (
     BYTES,
     FULL,
     LARGEST,
+    LOADED,
+    VERIFIED,
     messages_are_bounded,
     sizes_of_syncs,
     syncs_carry_changes,
@@ -33,7 +34,7 @@ from seatrial.verdict import Outcome
 
 def evidence(num_tensors: int = 3, num_steps: int = 3, **series: list[float] | None) -> Any:
     """Return the parts of a run's evidence that these sensors read; a series that is None was not logged."""
-    tags = {"verified": VERIFIED, "full": FULL, "sent": BYTES, "largest": LARGEST}
+    tags = {"verified": VERIFIED, "full": FULL, "sent": BYTES, "largest": LARGEST, "loaded": LOADED}
     tags |= {phase: f"{CONSUMER}{phase}" for phase in WRITING}
     logged = {
         tags[name]: Series(
@@ -105,7 +106,15 @@ class Saving(RunEvidence):
     """A run of three steps in bfloat16 whose only tensor has 100 elements, of which each step changes some."""
 
     def __init__(
-        self, folder: Path, changed: Sequence[int], full: Sequence[float], sent: Sequence[float]
+        self,
+        folder: Path,
+        changed: Sequence[int],
+        full: Sequence[float],
+        sent: Sequence[float],
+        *,
+        verified: float = 1.0,
+        interval: int = 20,
+        loaded: Sequence[float] = (),
     ) -> None:
         """Write the initial model and the checkpoints, and log what each sync carried."""
         weights = np.ones(100, dtype=np.float32)
@@ -119,7 +128,13 @@ class Saving(RunEvidence):
                 "precision": "bfloat16",
                 "train_global_batch_size": 1,
                 "lora_cfg": {"enabled": False},
-                "generation": {"delta_compression": {"enabled": True, "dtype": "bfloat16"}},
+                "generation": {
+                    "delta_compression": {
+                        "enabled": True,
+                        "dtype": "bfloat16",
+                        "full_sync_interval": interval,
+                    }
+                },
             }
         }
         job: Any = SimpleNamespace(
@@ -128,10 +143,19 @@ class Saving(RunEvidence):
             checkpoint_dir=folder / "checkpoints",
             checkpoint_form="step_{step}/policy",
             initial_model=folder / "model",
+            ledger_dir=folder,
+            first_step=1,
             configuration=options,
         )
         super().__init__(job, None, [])  # type: ignore[arg-type]
-        logged = evidence(full=list(full), sent=list(sent), **{phase: [0.1] for phase in WRITING})
+        logged = evidence(
+            full=list(full),
+            sent=list(sent),
+            verified=[verified] * 3,
+            largest=list(sent),
+            loaded=list(loaded),
+            **{phase: [0.1] for phase in WRITING},
+        )
         self._logged = logged.series
         self.__dict__["ledger"] = [
             LedgerRow(step=step, index=0, prompt_id=0, token_ids=(1, 2), prompt_length=1, loss_mask=(0, 1))
@@ -147,11 +171,43 @@ class Saving(RunEvidence):
 def test_bytes_of_changes_are_those_of_the_saved_weights(tmp_path: Path) -> None:
     """Two bytes an element, four for its place; a tensor whose changes take as much as all of it travels whole."""
     run = Saving(tmp_path, (10, 90, 0), full=(1, 0, 0), sent=(200, 60, 200))
-    assert sizes_of_syncs(run) == {1: (200, 200), 2: (200, 60), 3: (200, 200)}
+    assert sizes_of_syncs(run) == {1: (200, 200, 1, 0), 2: (200, 60, 1, 60), 3: (200, 200, 1, 0)}
     assert syncs_carry_changes(run)[0] == []
     assert (
         "step 2" in syncs_carry_changes(Saving(tmp_path / "2", (10, 90, 0), (1, 0, 0), (200, 54, 200)))[0][0]
     )
+
+
+@pytest.mark.parametrize(
+    ("loaded", "wrong"),
+    [
+        ((0, 24, 0), ""),
+        ((0, 30, 0), ""),
+        ((0, 13, 0), "step 2: train/weight_sync/largest_load_bytes is 13, not within 14 and 30"),
+        ((0, 36, 0), "step 2: train/weight_sync/largest_load_bytes is 36, not within 14 and 30"),
+        ((6, 30, 0), "step 1: train/weight_sync/largest_load_bytes is 6, not within 0 and 0"),
+    ],
+)
+def test_changes_are_loaded_in_batches(tmp_path: Path, loaded: Sequence[float], wrong: str) -> None:
+    """Of as many bytes as configured, where a tensor has so many; none of a sync of every element."""
+    run = Saving(tmp_path, (10, 90, 0), (1, 0, 1), (200, 60, 200), loaded=loaded)
+    delta = run.job.configuration["policy"]["generation"]["delta_compression"]
+    delta |= {"delta_load_batch_size_bytes": 30, "sparse_bucket_size_bytes": 200}
+    found = messages_are_bounded(run)[0]
+    assert wrong in "".join(found)
+    assert bool(found) is bool(wrong)
+
+
+def test_full_syncs_and_tensors_are_counted(tmp_path: Path) -> None:
+    """Every second sync is full where the interval is 2; each tensor of the policy is verified."""
+    full, sent = (1, 0, 1), (200, 60, 200)
+    assert syncs_carry_changes(Saving(tmp_path, (10, 90, 0), full, sent, interval=2))[0] == []
+    late = syncs_carry_changes(Saving(tmp_path / "late", (10, 90, 0), full, sent, interval=3))[0]
+    assert "step 3: train/weight_sync/full is 1.0, the interval of full syncs gives 0" in late
+    lost = syncs_carry_changes(Saving(tmp_path / "lost", (10, 90, 0), full, sent, interval=2, verified=2.0))[
+        0
+    ]
+    assert "step 1: train/weight_sync/tensors_verified is 2.0, the policy has 1 tensors" in lost
 
 
 @pytest.mark.parametrize(("sent", "outcome"), [((200, 0, 0), None), ((200, 6, 0), Outcome.FAIL)])
@@ -173,6 +229,7 @@ def test_a_sync_of_unchanged_weights_is_empty(
     [
         (True, [30, 30, 0], ""),
         (True, [30, 31, 0], "step 2"),
+        (True, [30, 13, 0], "step 2"),
         (True, [30, 0, 0], "step 2"),
         (True, [30], "step 2"),
         (True, None, "step 1"),

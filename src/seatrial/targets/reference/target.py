@@ -46,8 +46,8 @@ ARCHITECTURES = {
     "peaked": ("--initializer-range", "0.1", "--small-norms"),  # small: a norm of 1 does not move in bfloat16
 }
 """Words of `refrl make-model`, by what trials call an architecture."""
-SAVED = frozenset({"grpo-smoke", "grpo-refit-noncolocated", "grpo-refit-delta", "grpo-async"})
-"""Recipes that a trial lets save after every step, so that every update can be computed again."""
+SAVED = ("grpo-smoke", "grpo-vlm", "grpo-audio", "grpo-refit-", "grpo-async", "grpo-generation-")
+"""Beginnings of recipes that a trial lets save after every step, so that every update can be computed again."""
 _DISTRIBUTED = ("policy.dtensor_cfg.", "policy.megatron_cfg.", "cluster.num_processes", "cluster.launcher")
 """Beginnings of words with which a policy is spread, or started otherwise."""
 FROZEN = {"qwen2_audio": ("audio_tower.embed_positions.weight",)}
@@ -284,7 +284,7 @@ class ReferenceTarget:
 def _saves_every_step(request: JobRequest) -> bool:
     """Return whether a run saves after every step: a small model, in one process."""
     return (
-        request.recipe in SAVED
+        request.recipe.startswith(SAVED)
         and _size(request.model) <= _SMALL_MODEL_BYTES
         and not any(word.startswith(_DISTRIBUTED) for word in (*request.words, *request.overrides))
     )

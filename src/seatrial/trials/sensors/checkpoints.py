@@ -17,7 +17,7 @@ from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.paths import by_step, run_facts
 from seatrial.trials.sensors.run import Sensor
-from seatrial.trials.sensors.saved import checkpoint_tensors, saved_steps
+from seatrial.trials.sensors.saved import saved_steps, tensors_at
 from seatrial.verdict import Outcome, Verdict
 
 WEIGHT, MOMENT = "model.", ".exp_avg_sq"
@@ -249,8 +249,9 @@ def _root(evidence: RunEvidence) -> Path:
     return root
 
 
-def _tensors_of(evidence: RunEvidence, step: int) -> dict[str, StoredTensor]:
-    return checkpoint_tensors(_root(evidence) / evidence.job.checkpoint_form.format(step=step))
+def _tensors_of(evidence: RunEvidence, step: int) -> Mapping[str, StoredTensor]:
+    evidence.need("checkpoints")
+    return tensors_at(evidence, step)
 
 
 def _adapters(evidence: RunEvidence) -> dict[str, StoredTensor]:

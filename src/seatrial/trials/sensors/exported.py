@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seatrial.errors import BlockedError
+from seatrial.evidence.weights import stored_tensors
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.options import options_of
 from seatrial.trials.sensors.paths import read_object, sensor
@@ -20,6 +21,8 @@ SETTINGS = {
     "tokenizer_config.json": ("tokenizer_class", "backend", "local_files_only", "is_local"),
 }
 """Files of a model whose values training does not change, and the values that depend on what writes them."""
+TYPES = {"float32": "F32", "bfloat16": "BF16"}
+"""Types of safetensors by the policy's precision."""
 TOKENIZER = "tokenizer.json"
 
 
@@ -53,6 +56,7 @@ def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
             wrong += _lost_parts(path)
     for name, left_out in SETTINGS.items():
         wrong += _changed_settings(evidence.job.initial_model / name, final / name, left_out)
+    wrong += _other_parts(evidence.job.initial_model, final)
     wrong += _other_tokens(evidence.job.initial_model / TOKENIZER, final / TOKENIZER)
     return wrong[:3], f"{len(paths)} files and folders, readable by {readers:o}", len(paths)
 
@@ -61,6 +65,36 @@ EXPORTED = sensor(
     "export: its files are readable, and none is left over",
     "as config.json, no part missing",
     files_are_exported,
+)
+
+
+def types_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Every tensor of the export has the policy's type, and its configuration names that type.
+
+    Raises:
+        NotGivenError: the run exports no model, or the target does not say how the run is configured.
+        BlockedError: a file cannot be read.
+    """
+    precision = options_of(evidence)["policy.precision"]
+    evidence.need("export")
+    before, after = evidence.job.initial_model, evidence.job.final_model
+    known, tensors = stored_tensors(before).keys(), stored_tensors(after)
+    wrong = [
+        f"{name} is exported as {tensor.dtype}, the policy has {precision}"
+        for name, tensor in tensors.items()
+        if name in known and tensor.dtype != TYPES.get(precision)
+    ]
+    facts = read_object(after / "config.json")
+    said = facts.get("dtype", facts.get("torch_dtype"))
+    if said is not None and said != precision:
+        wrong.append(f"config.json of the export has dtype={said}, the policy has {precision}")
+    return wrong[:3], f"{len(tensors)} tensors of {precision}", len(tensors)
+
+
+EXPORTED_TYPES = sensor(
+    "export: its tensors have the policy's type",
+    "those of the initial model, and as config.json says",
+    types_are_exported,
 )
 
 
@@ -84,6 +118,20 @@ def _changed_settings(before: Path, after: Path, left_out: Sequence[str]) -> Ite
             continue
         if (key in new or is_id) and new.get(key) != value:
             yield f"{key} of {after.name} is {str(new.get(key))[:40]}, the model has {str(value)[:40]}"
+
+
+def _other_parts(before: Path, after: Path) -> Iterator[str]:
+    """Yield values that models in folders of the export, such as a draft head, have otherwise than the initial one's.
+
+    Raises:
+        BlockedError: a file cannot be read.
+    """
+    for path in sorted(before.glob("*/config.json")):
+        other = after / path.relative_to(before)
+        old, new = read_object(path), read_object(other) if other.exists() else {}
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key):
+                yield f"{key} of {path.relative_to(before)} is {new.get(key)}, the model has {old.get(key)}"
 
 
 def _other_tokens(before: Path, after: Path) -> Iterator[str]:

@@ -21,10 +21,10 @@ from seatrial.trials.sensors.first_step import (
     not_drawn,
     scaled_logits,
 )
-from seatrial.trials.sensors.later_steps import SavedModels
 from seatrial.trials.sensors.options import loop_of, options_of
 from seatrial.trials.sensors.paths import by_step, model_facts, sensor
 from seatrial.trials.sensors.prompts import validation_rows
+from seatrial.trials.sensors.saved_models import SavedModels
 from seatrial.trials.sensors.scoring import placeholder_of
 
 

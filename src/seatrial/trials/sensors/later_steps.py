@@ -11,17 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.evidence.ledger.schema import LedgerRow
-from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
-from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
 from seatrial.trials.sensors.first_step import (
     compare_scores,
     compare_update,
 )
 from seatrial.trials.sensors.options import options_of, steps_of
-from seatrial.trials.sensors.paths import model_facts
-from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_steps
+from seatrial.trials.sensors.saved_models import SavedModels
 
 SAMPLED = "generation_logprobs"
 
@@ -51,6 +48,32 @@ def later_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
     return wrong[:3], f"{number} log-probabilities, at most {largest:.2g} nats apart", number
 
 
+def int8_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
+    """Each token is drawn and scored by the weights of its version, with every linear layer rounded to int8.
+
+    Raises:
+        NotGivenError: the evidence does not say what is needed.
+        BlockedError: a checkpoint or a model cannot be read.
+    """
+    options = options_of(evidence)
+    models, precision = SavedModels(evidence, options), options["policy.precision"]
+    known = {
+        step: [row for row in rows if row.weight_version == step - 1 and not row.version_segments]
+        for step, rows in steps_of(evidence).items()
+        if step - 1 in models.steps
+    }
+    draws = Draws(are_all=are_all_drawn([row for rows in known.values() for row in rows], options, precision))
+    wrong, largest, number = [], 0.0, 0
+    for step, rows in known.items():
+        found = compare_scores(models.rounded_at(step - 1), rows, options, precision, (SAMPLED,), draws)
+        wrong += found.wrong
+        largest, number = max(largest, found.largest), number + found.number
+    if not number:
+        raise NotGivenError("the weights of no step are known")
+    wrong = [*draws.too_many(), *draws.alike(), *draws.unlikely(), *wrong]
+    return wrong[:3], f"{number} log-probabilities, at most {largest:.2g} nats apart", number
+
+
 def later_updates(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """Loss, entropy and gradient of the last step whose weights are known are those of its rows.
 
@@ -61,7 +84,9 @@ def later_updates(evidence: RunEvidence) -> tuple[list[str], str, int]:
     options = options_of(evidence)
     models = SavedModels(evidence, options)
     step, rows = list(_later(evidence, models))[-1]
-    wrong, seen = compare_update(evidence, models.at(step - 1), rows, options)
+    wrong, seen = compare_update(
+        evidence, models.at(step - 1), rows, options, has_gradient=models.has_gradient(step - 1)
+    )
     return wrong[:3], f"step {step}: {seen}", len(rows)
 
 
@@ -97,51 +122,6 @@ def _by_version(row: LedgerRow) -> Iterator[LedgerRow]:
     for (first, version), end in zip(row.version_segments, ends, strict=True):
         kept = tuple(on if first <= place - start < end else 0 for place, on in enumerate(mask))
         yield replace(row, loss_mask=kept, weight_version=version)
-
-
-class SavedModels:
-    """The models of a run by the step after which they were saved; 0 is the initial one."""
-
-    def __init__(self, evidence: RunEvidence, options: Mapping[str, Any]) -> None:
-        """Find the steps.
-
-        Raises:
-            NotGivenError: the run saves none, or its model is not computed again.
-        """
-        evidence.need("checkpoints")
-        job = evidence.job
-        if job.checkpoint_dir is None or job.first_step > 1:
-            raise NotGivenError("the run saves no checkpoints of its own steps")
-        if job.backend not in (None, "hf"):
-            raise NotGivenError(f"the policy of {job.backend} is computed again at step 1 alone")
-        if job.num_updates_per_step != 1 or options["policy.lora_cfg.enabled"]:
-            raise NotGivenError("the weights before each update are not saved as the model has them")
-        self._folder, self._facts = job.initial_model, model_facts(job.initial_model)
-        reason = why_not(self._facts, self._folder)
-        if reason is not None:
-            raise NotGivenError(f"{reason} is computed again at step 1 alone")
-        self._places = {
-            step: job.checkpoint_dir / job.checkpoint_form.format(step=step)
-            for step in saved_steps(job.checkpoint_dir, job.checkpoint_form)
-        }
-        self.steps = frozenset({0, *self._places})
-        self.are_the_samplers = job.precision == options["policy.precision"]
-        """Whether each token is drawn with the weights of one step, not rounded to int8."""
-        self._held: dict[int, Mapping[str, StoredTensor]] = {}
-
-    def at(self, step: int) -> Decoder:
-        """Return the model after a step, without a gradient yet."""
-        if step not in self._held:
-            self._held[step] = dict(self._read(step))
-        return Decoder(self._held[step], self._facts)
-
-    def _read(self, step: int) -> Iterator[tuple[str, StoredTensor]]:
-        if step == 0:
-            yield from stored_tensors(self._folder).items()
-            return
-        for name, tensor in checkpoint_tensors(self._places[step]).items():
-            if name.startswith(WEIGHT):
-                yield name.removeprefix(WEIGHT), tensor
 
 
 def _later(evidence: RunEvidence, models: SavedModels) -> list[tuple[int, Sequence[LedgerRow]]]:

@@ -6,9 +6,10 @@ moments, and from both the weights: AdamW (arXiv 1711.05101), which decays matri
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from seatrial.relations.oracles.options import learning_rate
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.options import options_of, steps_of, updates_of
 from seatrial.trials.sensors.paths import by_step
-from seatrial.trials.sensors.saved import MOMENTS, OPTIMIZER, WEIGHT, checkpoint_tensors, saved_steps
+from seatrial.trials.sensors.saved import MOMENTS, OPTIMIZER, WEIGHT, saved_steps, tensors_at
 
 Array = npt.NDArray[np.float64]
 EPSILON = 2.0**-23
@@ -35,28 +36,48 @@ MASTER = ".master"
 """After the name of a weight that is kept in float32 while the model's is rounded."""
 
 
+class _Owner(NamedTuple):
+    """What has an optimizer of its own in a checkpoint."""
+
+    weight: str
+    """Before the names of its weights."""
+    moments: str
+    """Before the names of its moments."""
+    folder: str
+    """Of its initial weights, in the model's."""
+    norm: str
+    """Series of its gradient's norm."""
+
+
+OWNERS = (
+    _Owner(WEIGHT, OPTIMIZER, ".", "train/grad_norm"),
+    _Owner("draft.", "draft.optimizer.", "draft", "train/draft/grad_norm"),
+)
+
+
 class _State:
     """Weights and moments after a step, in float64."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, tensors: Mapping[str, StoredTensor], owner: _Owner) -> None:
+        self._tensors, self._owner = tensors, owner
 
     def names(self) -> Iterator[str]:
         """Yield the weights that have both moments, and a gradient at every update."""
         for key in self._tensors:
-            name = key.removeprefix(WEIGHT)
-            has_moments = all(f"{OPTIMIZER}{name}.{moment}" in self._tensors for moment in MOMENTS)
-            if key.startswith(WEIGHT) and has_moments and ROUTED not in name:
+            name = key.removeprefix(self._owner.weight)
+            has_moments = all(f"{self._owner.moments}{name}.{moment}" in self._tensors for moment in MOMENTS)
+            if key.startswith(self._owner.weight) and has_moments and ROUTED not in name:
                 yield name
 
     def moment(self, name: str, moment: str) -> Array:
         """Return a moment of a weight."""
-        return self._tensors[f"{OPTIMIZER}{name}.{moment}"].read().astype(np.float64)
+        return self._tensors[f"{self._owner.moments}{name}.{moment}"].read().astype(np.float64)
 
     def weight(self, name: str) -> Array:
         """Return a weight as the optimizer has it."""
-        master = self._tensors.get(f"{OPTIMIZER}{name}{MASTER}")
-        return (self._tensors[f"{WEIGHT}{name}"] if master is None else master).read().astype(np.float64)
+        master = self._tensors.get(f"{self._owner.moments}{name}{MASTER}")
+        held = self._tensors[f"{self._owner.weight}{name}"] if master is None else master
+        return held.read().astype(np.float64)
 
 
 class _Start(_State):
@@ -88,21 +109,23 @@ def updates_are_adamws(evidence: RunEvidence) -> tuple[list[str], str, int]:
     pairs = [step for step in saved if step in taken and (step - 1 in saved or step == 1)]
     if not job.first_step == 1 or not pairs:
         raise NotGivenError("no two steps in a row are saved")
-    places = {step: job.checkpoint_dir / job.checkpoint_form.format(step=step) for step in saved}
     wrong, number = [], 0
-    for step in pairs:
-        after = _State(checkpoint_tensors(places[step]))
+    held = {step: tensors_at(evidence, step) for step in {*pairs, *(step - 1 for step in pairs)} if step}
+    for step, owner in itertools.product(pairs, OWNERS):
+        after = _State(held[step], owner)
         names = list(after.names())
+        if not names:
+            continue
         if step > 1:
-            before = _State(checkpoint_tensors(places[step - 1]))
+            before = _State(held[step - 1], owner)
         else:
-            initial = stored_tensors(job.initial_model)
+            initial = stored_tensors(job.initial_model / owner.folder)
             if not all(name in initial for name in names):
                 continue  # adapters, which start at random
-            before = _Start(initial)
+            before = _Start(initial, owner)
         found = list(_compare(before, after, names, options, taken[step], job.num_steps))
         wrong += [f"step {step}: {what}" for what in found]
-        wrong += _wrong_norm(evidence, step, before, after, names, options)
+        wrong += _wrong_norm(evidence, step, before, after, names, options, owner.norm)
         number += len(names)
     return wrong[:3], f"{number} updates of tensors in {len(pairs)} steps", number
 
@@ -161,16 +184,17 @@ def _wrong_norm(
     after: _State,
     names: list[str],
     options: Mapping[str, Any],
+    tag: str,
 ) -> Iterator[str]:
     """Yield what is wrong with the norm of the gradient that reached the optimizer."""
     beta = options["policy.optimizer.betas"][0]
     parts = [_gradient(before, after, name, beta) for name in names]
     norm = math.sqrt(math.fsum(float((gradient**2).sum()) for gradient, _ in parts))
     rounding = math.sqrt(math.fsum(float((of**2).sum()) for _, of in parts))
-    logged, limit = by_step(evidence, "train/grad_norm").get(step, math.nan), options["policy.max_grad_norm"]
+    logged, limit = by_step(evidence, tag).get(step, math.nan), options["policy.max_grad_norm"]
     wanted = logged if limit is None else min(logged, limit)
     if not abs(norm - wanted) <= OF_NORM * wanted + rounding + 1e-6:
         yield (
-            f"the optimizer got a gradient of norm {norm:.6g}; train/grad_norm is {logged:.6g}, clipped to "
+            f"the optimizer got a gradient of norm {norm:.6g}; {tag} is {logged:.6g}, clipped to "
             f"{'no limit' if limit is None else f'{limit:g}'}"
         )

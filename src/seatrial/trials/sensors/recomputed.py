@@ -5,13 +5,15 @@ from __future__ import annotations
 from seatrial.trials.base import Claim
 from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.defined import DEFINED
-from seatrial.trials.sensors.exported import EXPORTED
+from seatrial.trials.sensors.exported import EXPORTED, EXPORTED_TYPES
 from seatrial.trials.sensors.filters import rows_are_filtered
 from seatrial.trials.sensors.first_step import drawn_as_configured, first_update
 from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
 from seatrial.trials.sensors.paths import sensor
+from seatrial.trials.sensors.phases import PHASES
+from seatrial.trials.sensors.processes import PROCESSES
 from seatrial.trials.sensors.prompts import PROMPTS
 from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.row_files import ROW_FILES
@@ -59,10 +61,13 @@ RECOMPUTED = (
     PROMPTS,
     RECORD,
     EXPORTED,
+    EXPORTED_TYPES,
     HELD_OUT_ROWS,
     CONSOLE,
     RECORD_TRUE,
     ROW_FILES,
+    PHASES,
+    PROCESSES,
 )
 """Every such check, in order."""
 

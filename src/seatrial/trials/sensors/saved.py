@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,22 @@ import numpy.typing as npt
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.weights import StoredTensor, stored_tensors
+from seatrial.trials.run_evidence import RunEvidence
 
 WEIGHT, OPTIMIZER = "model.", "optimizer."
 """What comes before the name of a tensor of the model, and of a moment."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 HUGGING_FACE = ("config.json", "adapter_config.json", "optimizer.pt")
 """Files of which a checkpoint of Hugging Face's trainers holds at least one."""
+MOST_HELD = 16 * 2**20
+"""Bytes of a checkpoint whose tensors are kept in memory for the next sensor; larger ones are read each time."""
 PEFT = "base_model.model."
 """What PEFT puts before the name of every tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedTensor(StoredTensor):
-    """A tensor of a file that only torch reads."""
+    """A tensor in memory: of a file that only torch reads, or that several sensors read."""
 
     values: npt.NDArray[Any]
 
@@ -49,6 +52,32 @@ def saved_steps(root: Path, form: str) -> list[int]:
     pattern = re.compile(re.escape(first).replace(re.escape("{step}"), r"(\d+)"))
     found = (pattern.fullmatch(path.name) for path in root.glob(first.replace("{step}", "*")))
     return sorted(int(match[1]) for match in found if match)
+
+
+def tensors_at(evidence: RunEvidence, step: int) -> Mapping[str, StoredTensor]:
+    """Return the tensors of a step's checkpoint (`checkpoint_tensors`), read once for all sensors where they are small.
+
+    Raises:
+        BlockedError: the target does not say where checkpoints are, or one cannot be read.
+    """
+    job = evidence.job
+    if job.checkpoint_dir is None:
+        raise BlockedError("the target does not say where the run saves its checkpoints")
+    if step not in evidence.checkpoints:
+        tensors = checkpoint_tensors(job.checkpoint_dir / job.checkpoint_form.format(step=step))
+        if sum(tensor.end - tensor.start for tensor in tensors.values()) <= MOST_HELD:
+            tensors = {name: _loaded(tensor) for name, tensor in tensors.items()}
+        evidence.checkpoints[step] = tensors
+    return evidence.checkpoints[step]
+
+
+def _loaded(tensor: StoredTensor) -> StoredTensor:
+    if isinstance(tensor, LoadedTensor):
+        return tensor
+    where = {field.name: getattr(tensor, field.name) for field in fields(StoredTensor)}
+    values = tensor.read()
+    values.flags.writeable = False
+    return LoadedTensor(**where, values=values)
 
 
 def checkpoint_tensors(folder: Path) -> dict[str, StoredTensor]:

@@ -21,17 +21,10 @@ import numpy.typing as npt
 from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.paths import by_step, model_facts, run_facts
+from seatrial.trials.sensors.paths import model_facts, run_facts
 
 TOLERANCE = {"float32": 2e-4, "bfloat16": 0.1}
 """Nats by which a log-probability may differ, by the policy's precision."""
-DRAFT_TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
-"""Of the draft head's loss, relative, by the policy's precision.
-
-Losses of random weights for two tokens are 1e-3 apart.
-"""
-DRAFT_GRADIENT = {"float32": 1e-4, "bfloat16": 0.1}
-"""Of the norm of its gradient."""
 _COLOURS = {"r": (1, -1, -1), "g": (-1, 1, -1), "b": (-1, -1, 1)}
 
 
@@ -58,34 +51,41 @@ def first_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
         largest = max([largest, *gaps])
         if (
             len(right) != len(row.prev_logprobs or ())
-            or not max(gaps, default=0) <= TOLERANCE[_policy_precision(evidence)]
+            or not max(gaps, default=0) <= TOLERANCE[policy_precision(evidence)]
         ):
             wrong.append(f"step 1 row {row.index} is {max(gaps, default=math.nan):.3g} nats off")
     return wrong[:3], f"{number} tokens of {len(rows)} rows, at most {largest:.2g} nats apart", number
 
 
-def _policy_precision(evidence: RunEvidence) -> str:
+def policy_precision(evidence: RunEvidence) -> str:
     """Return the precision that the policy computes in; the job's own is the sampler's where that is coarser."""
     policy = run_facts(evidence).get("config", {}).get("policy", {})
     return str(policy.get("precision", evidence.job.precision))
 
 
-def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """At step 1 the draft head's loss, its gradient's norm, and the chance of an accepted token, are those of the rows.
+def draft_of(
+    model: Any,
+    facts: Mapping[str, Any],
+    head: Mapping[str, Any],
+    rows: Sequence[LedgerRow],
+    temperature: float,
+) -> tuple[dict[str, float], int]:
+    """Return the loss, the chance of an accepted token and the gradient's norm of a draft head, and its tokens.
 
     It guesses the token after next. The norm is that of the head alone, before clipping. The chance is the sum over
     tokens of the smaller of the two probabilities, the policy's and the head's (arXiv 2211.17192, theorem 3.5).
+
+    Args:
+        model: the policy, of transformers.
+        facts: of its config.json.
+        head: its tensors by name, each a torch tensor that takes a gradient.
+        rows: of one update.
+        temperature: of sampling.
     """
     import torch
-    from safetensors.torch import load_file
 
-    model, facts = load_model(evidence.job.initial_model)
-    head = load_file(evidence.job.initial_model / "draft" / "model.safetensors")
-    head = {name: weight.requires_grad_() for name, weight in head.items()}
-    options = run_facts(evidence).get("config", {}).get("policy", {}).get("generation", {})
-    temperature = options.get("temperature", 1.0)
     total, accepted, number = 0.0, 0.0, 0
-    for row in (row for row in evidence.ledger if row.step == 1):
+    for row in rows:
         ids, mask = torch.tensor(row.token_ids), torch.tensor(row.loss_mask).bool()
         states_SD = _forward(model, facts, row, output_hidden_states=True).hidden_states[-1][0]
         chosen = mask[2:].nonzero()[:, 0]
@@ -108,15 +108,8 @@ def draft_loss(evidence: RunEvidence) -> tuple[list[str], str, int]:
         number += len(chosen)
     gradients = [weight.grad for weight in head.values() if weight.grad is not None]
     norm = math.sqrt(math.fsum(float(gradient.square().sum()) for gradient in gradients))
-    precision = _policy_precision(evidence)
-    bounds = dict.fromkeys(("loss", "acceptance_rate"), DRAFT_TOLERANCE[precision])
-    wrong, found = [], []
-    for name, value in {"loss": total, "acceptance_rate": accepted, "grad_norm": norm}.items():
-        right, logged = value / max(1, number), by_step(evidence, f"train/draft/{name}").get(1, math.nan)
-        found.append(f"{name} {right:.6g}")
-        if not math.isclose(right, logged, rel_tol=bounds.get(name, DRAFT_GRADIENT[precision])):
-            wrong.append(f"step 1: train/draft/{name} is logged as {logged:.6g}, the rows give {right:.6g}")
-    return wrong, f"{', '.join(found)} over {number} tokens", number
+    found = {"loss": total, "acceptance_rate": accepted, "grad_norm": norm}
+    return {name: value / max(1, number) for name, value in found.items()}, number
 
 
 def unreached_experts(evidence: RunEvidence) -> frozenset[str]:

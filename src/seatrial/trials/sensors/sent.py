@@ -6,8 +6,8 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +15,34 @@ import numpy.typing as npt
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.options import options_of, steps_of, updates_of
-from seatrial.trials.sensors.paths import by_step
-from seatrial.trials.sensors.saved import WEIGHT, checkpoint_tensors, saved_steps
+from seatrial.trials.sensors.paths import by_step, first_step_of_command
+from seatrial.trials.sensors.saved import WEIGHT, saved_steps, tensors_at
 
 FULL = "train/weight_sync/full"
 BYTES = "train/weight_sync/bytes_sent"
 LARGEST = "train/weight_sync/largest_message_bytes"
+LOADED = "train/weight_sync/largest_load_bytes"
+VERIFIED = "train/weight_sync/tensors_verified"
 PLACE_BYTES = 4
 """Of the place of an element that changed."""
+MOST_OF_ELEMENT = 16
+"""Bytes of an element and its place, in the widest types: what may be left free in a message that is full."""
 
 
-def sizes_of_syncs(evidence: RunEvidence) -> dict[int, tuple[int, int]]:
-    """Return, by step, the bytes of all elements and of those that changed, with their places, where both are known.
+class SyncSizes(NamedTuple):
+    """What a sync has to carry."""
+
+    whole: int
+    """Bytes of all elements."""
+    changed: int
+    """Bytes of the elements that changed, with their places."""
+    num_tensors: int
+    largest_change: int
+    """Bytes of the changes of the tensor with the most of them that does not travel whole, with their places."""
+
+
+def sizes_of_syncs(evidence: RunEvidence) -> dict[int, SyncSizes]:
+    """Return, by step, what its sync has to carry, where the weights before and after it are known.
 
     A tensor whose changes take as much as all of it travels whole.
     """
@@ -40,7 +56,7 @@ def sizes_of_syncs(evidence: RunEvidence) -> dict[int, tuple[int, int]]:
     travels = options[f"{delta}.dtype"] if options[f"{delta}.enabled"] else None
     initial, held = stored_tensors(job.initial_model), {}
     for step in saved_steps(job.checkpoint_dir, job.checkpoint_form):
-        tensors = checkpoint_tensors(job.checkpoint_dir / job.checkpoint_form.format(step=step))
+        tensors = tensors_at(evidence, step)
         model = {name.removeprefix(WEIGHT): of for name, of in tensors.items() if name.startswith(WEIGHT)}
         held[step] = {name: _bits(tensor, tensor.dtype, travels) for name, tensor in model.items()}
         # Tables that a model computes from its configuration travel too; its folder does not hold them.
@@ -54,12 +70,15 @@ def sizes_of_syncs(evidence: RunEvidence) -> dict[int, tuple[int, int]]:
         if now is None or (step > 1 and before is None):
             continue
         whole = sum(bits.nbytes for bits in now.values())
-        found[step] = whole, whole if before is None else _changed(now, before)
+        changes = [-whole] if before is None else _changed(now, before)
+        found[step] = SyncSizes(whole, sum(map(abs, changes)), len(now), max(0, *changes))
     return found
 
 
 def syncs_carry_changes(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """Every sync carries as many bytes as all weights have, or as those that changed since the one before.
+    """Every sync carries as many bytes as all weights have, or as those that changed, and is checked tensor by tensor.
+
+    Which syncs are full follows from the interval.
 
     Raises:
         NotGivenError: the weights before and after each step are not saved.
@@ -70,18 +89,44 @@ def syncs_carry_changes(evidence: RunEvidence) -> tuple[list[str], str, int]:
         raise NotGivenError("the weights of each sync are not saved")
     options, rows = options_of(evidence), steps_of(evidence)
     wrong, number = [], 0
-    for step, (whole, changed) in wanted.items():
+    verified, due = by_step(evidence, VERIFIED), _full_syncs(evidence, options)
+    for step, (whole, changed, num_tensors, _) in wanted.items():
         if step > 1 and not updates_of(rows.get(step - 1, []), options):
             continue  # without an update there is no sync, and what the last one carried is logged again
         right = whole if full.get(step) == 1 else changed
         number += 1
         if sent.get(step) != right:
             wrong.append(f"step {step}: {BYTES} is {sent.get(step)}, the weights give {right}")
+        if verified.get(step) != num_tensors:
+            wrong.append(
+                f"step {step}: {VERIFIED} is {verified.get(step)}, the policy has {num_tensors} tensors"
+            )
+        if step in due and full.get(step) != due[step]:
+            wrong.append(
+                f"step {step}: {FULL} is {full.get(step)}, the interval of full syncs gives {due[step]:g}"
+            )
     return wrong[:3], f"{number} syncs, {sum(full.values()):g} of them full", number
 
 
+def _full_syncs(evidence: RunEvidence, options: Mapping[str, Any]) -> dict[int, float]:
+    """Return, by step, whether its sync is full: the first one, and from there each one at the interval; else 0.
+
+    A step without an update brings no other weights, so that no sync follows it. Nothing is known of a resumed run.
+    """
+    delta, rows, found, number = "policy.generation.delta_compression", steps_of(evidence), {}, 0
+    if first_step_of_command(evidence) > 1:
+        return {}
+    interval = options[f"{delta}.full_sync_interval"] if options[f"{delta}.enabled"] else 1
+    for step in range(1, evidence.job.num_steps + 1):
+        number += step > 1 and bool(updates_of(rows.get(step - 1, []), options))
+        found[step] = float(number % interval == 0)
+    return found
+
+
 def messages_are_bounded(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """No message of a sync is larger than configured, and none is larger than its sync.
+    """The largest message of a sync is as large as configured, or is all of a smaller sync.
+
+    Messages are filled up: a tensor is cut where a message is full, down to single elements.
 
     Raises:
         NotGivenError: the target does not say how the run is configured.
@@ -94,21 +139,40 @@ def messages_are_bounded(evidence: RunEvidence) -> tuple[list[str], str, int]:
     largest, sent = by_step(evidence, LARGEST), by_step(evidence, BYTES)
     wrong = []
     for step in range(evidence.job.first_step, evidence.job.num_steps + 1):
-        size = largest.get(step)
-        if size is None or not min(1, sent.get(step, 0)) <= size <= min(options[name], sent.get(step, 0)):
+        size, most = largest.get(step), min(options[name], sent.get(step, 0))
+        least = most if sent.get(step, 0) <= options[name] else most - MOST_OF_ELEMENT
+        if size is None or not least <= size <= most:
             wrong.append(
                 f"step {step}: {LARGEST} is {size}, of {sent.get(step)} bytes, with {name}={options[name]}"
             )
+    wrong += _wrong_loads(evidence, options)
     seen = f"at most {max(largest.values(), default=0):.0f} bytes of {max(sent.values(), default=0):.0f}"
     return wrong[:3], seen, len(largest)
 
 
-def _changed(now: Mapping[str, npt.NDArray[Any]], before: Mapping[str, npt.NDArray[Any]]) -> int:
-    total = 0
+def _wrong_loads(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield syncs of which the generator put more or fewer changed values in their places at a time than configured.
+
+    It takes them piece by piece: a tensor of a message's size or less is cut in two at most.
+    """
+    name = "policy.generation.delta_compression.delta_load_batch_size_bytes"
+    loaded, full, largest = (by_step(evidence, tag) for tag in (LOADED, FULL, LARGEST))
+    known = sizes_of_syncs(evidence) if loaded else {}
+    for step, size in loaded.items():
+        most = 0.0 if full.get(step) == 1 else min(options[name], largest.get(step, 0.0))
+        piece = min(known[step].largest_change, largest.get(step, 0.0)) / 2 if step in known else 0.0
+        least = max(0.0, min(most, piece) - MOST_OF_ELEMENT)
+        if not least <= size <= most:
+            yield f"step {step}: {LOADED} is {size:g}, not within {least:g} and {most:g}, with {name}={options[name]}"
+
+
+def _changed(now: Mapping[str, npt.NDArray[Any]], before: Mapping[str, npt.NDArray[Any]]) -> list[int]:
+    """Return the bytes of each tensor's changes with their places; of one that travels whole, its own, negative."""
+    found = []
     for name, bits in now.items():
-        count = int(np.count_nonzero(bits != before[name]))
-        total += min(bits.nbytes, count * (bits.itemsize + PLACE_BYTES))
-    return total
+        size = int(np.count_nonzero(bits != before[name])) * (bits.itemsize + PLACE_BYTES)
+        found.append(size if size < bits.nbytes else -bits.nbytes)
+    return found
 
 
 def _bits(tensor: StoredTensor, kind: str, travels: str | None) -> npt.NDArray[Any]:

@@ -6,29 +6,38 @@ Torch and transformers are imported on first use.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from seatrial.evidence.ledger.schema import LedgerRow
+from seatrial.evidence.weights import StoredTensor
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.scoring import load_model, media_of, placeholder_of
 
 Array = npt.NDArray[np.float64]
+TABLES = "rotary_emb."
+"""In the names of tables that a model computes from its configuration."""
 
 
 class TransformersModel:
-    """The initial model of a run, in float32."""
+    """A model of a run, in float32."""
 
-    def __init__(self, evidence: RunEvidence) -> None:
+    def __init__(self, evidence: RunEvidence, folder: Path | None = None) -> None:
         """Load it.
+
+        Args:
+            evidence: of the run.
+            folder: of the model; None: the initial one.
 
         Raises:
             BlockedError: transformers or the model's files are missing.
         """
-        self._model, self._facts = load_model(evidence.job.initial_model)
+        self._model, self._facts = load_model(folder or evidence.job.initial_model)
         self._frozen = tuple(evidence.job.frozen)
         self._outputs: Any = None
         self._balances: list[float] = []
@@ -92,3 +101,22 @@ class TransformersModel:
         self._loads = self._loads + counts_E
         share_E = counts_E * experts / (chosen * positions)
         return (share_E * logits_SE.softmax(-1).mean(0)).sum()
+
+
+def write_model(tensors: Mapping[str, StoredTensor], source: Path, folder: Path) -> None:
+    """Write a model that transformers loads: these weights, with the configuration of another folder.
+
+    Tables of rotary embeddings follow from the configuration, and are left out.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    for file in source.glob("*.json"):
+        if "index" not in file.name:
+            shutil.copyfile(file, folder / file.name)
+    values = {
+        name: torch.from_numpy(np.array(tensor.read()))
+        for name, tensor in tensors.items()
+        if TABLES not in name
+    }
+    save_file(values, folder / "model.safetensors", metadata={"format": "pt"})

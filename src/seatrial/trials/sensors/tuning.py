@@ -18,17 +18,18 @@ from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations.oracles.options import learning_rate
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.console import CONSOLE
-from seatrial.trials.sensors.decoder import Decoder
 from seatrial.trials.sensors.defined import DEFINED
-from seatrial.trials.sensors.exported import EXPORTED
+from seatrial.trials.sensors.exported import EXPORTED, EXPORTED_TYPES
 from seatrial.trials.sensors.first_step import GRADIENT, LOSS
 from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
-from seatrial.trials.sensors.later_steps import SavedModels
+from seatrial.trials.sensors.model import Model
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of
 from seatrial.trials.sensors.paths import by_step, sensor
+from seatrial.trials.sensors.processes import PROCESSES
 from seatrial.trials.sensors.prompts import PROMPTS, validation_rows
 from seatrial.trials.sensors.row_files import ROW_FILES
 from seatrial.trials.sensors.run_record import RECORD_TRUE
+from seatrial.trials.sensors.saved_models import SavedModels
 from seatrial.trials.sensors.scalars import ROUNDING
 
 COUNTED = "sft: scalars of every step follow from its answers"
@@ -136,9 +137,11 @@ TUNED = (
     sensor(HELD_OUT, "of the saved weights", held_out_loss),
     HELD_OUT_ROWS,
     EXPORTED,
+    EXPORTED_TYPES,
     CONSOLE,
     RECORD_TRUE,
     ROW_FILES,
+    PROCESSES,
 )
 """Every check of a run of fine-tuning that computes again what it logged, in order."""
 
@@ -170,7 +173,7 @@ def _wrong_row(row: LedgerRow, byte_level: bool | None) -> Iterator[str]:
             yield f"does not hold its prompt {row.prompt!r}"
 
 
-def _mean_loss(model: Decoder, rows: Sequence[LedgerRow], *, with_gradient: bool) -> tuple[float, float]:
+def _mean_loss(model: Model, rows: Sequence[LedgerRow], *, with_gradient: bool) -> tuple[float, float]:
     """Return the mean negative log-likelihood of the trained tokens, and the norm of its gradient."""
     count = math.fsum(sum(mask_of(row)) for row in rows)
     losses = []

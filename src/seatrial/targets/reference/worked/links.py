@@ -87,13 +87,13 @@ def _of_answers() -> Iterator[WorkedExample]:
     state = torch.Generator().manual_seed(8).get_state()
     answer = Message("generated", {"completions": plain}, [state])
     yield example("rows of an engine", (True, True, True, 1.25), _with, _generated, generate=answer)
-    receipt = Message("committed", {"version": 6, "num_tensors": 3, "seconds": 0.5})
+    receipt = Message("committed", {"version": 6, "num_tensors": 3, "seconds": 0.5, "largest_load_bytes": 8})
     sent = [
         ("begin", {"version": 6, "based_on": 4}),
         ("receive", {"parts": [["w", 2, True], ["v", 0, False]]}),
         ("commit", {"fingerprints": {"w": "f"}}),
     ]
-    yield example("weights in parts", (sent, (3, 0.5), 6, 3), _with, _synced, commit=receipt)
+    yield example("weights in parts", (sent, (3, 0.5, 8), 6, 3), _with, _synced, commit=receipt)
     weights = Message("weights", {"names": ["a", "b"]}, [torch.tensor([1.0]), torch.tensor([2.0])])
     yield example(
         "weights that are read back",
@@ -157,7 +157,7 @@ def _synced(made: Any, link: Any) -> Any:
     num = len(link.tensors)
     receipt = made.commit({"w": "f"})
     sent = [(kind, fields) for kind, fields, _ in link.sent[1:]]
-    return sent, (receipt.num_tensors, receipt.seconds), made.weight_version, num
+    return sent, (receipt.num_tensors, receipt.seconds, receipt.largest_load_bytes), made.weight_version, num
 
 
 def _raised(made: Any, link: Any) -> str:
