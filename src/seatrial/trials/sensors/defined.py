@@ -129,7 +129,7 @@ def _of_validations(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
             "accuracy": _mean(reward == 1.0 for reward in rewards),
             "truncation_rate": _mean(row["finish_reason"] == "length" for row in rows),
         }
-        weights = _weights_of(options) or {_verifier(options): 1.0}
+        weights = _weights_of(options) or {verifier_of(options): 1.0}
         if weights.keys() <= REWARDS.keys():
             found["num_verifier_errors"] = float(sum(math.isnan(_earned(row, weights)) for row in rows))
         if not options.get("data.environment"):
@@ -221,7 +221,7 @@ def _parts(rows: Sequence[Row], options: Mapping[str, Any]) -> dict[str, float]:
 
 def _judged_otherwise(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterator[str]:
     """Yield rows of validations and, of several verifiers, of steps, whose reward is not that of their completion."""
-    weights = _weights_of(options) or {_verifier(options): 1.0}
+    weights = _weights_of(options) or {verifier_of(options): 1.0}
     if not weights.keys() <= REWARDS.keys():
         return
     for step, rows in validation_rows(evidence).items():
@@ -248,7 +248,8 @@ def _earned(row: Row, weights: Mapping[str, float]) -> float:
     return math.fsum(shares) / math.fsum(weights.values())
 
 
-def _verifier(options: Mapping[str, Any]) -> str:
+def verifier_of(options: Mapping[str, Any]) -> str:
+    """Return the name of the one verifier: the configured one, or that of a made task; empty where it is not known."""
     return str(options["data.verifier"] or OWN_VERIFIER.get(options["data.task"] or "", ""))
 
 
