@@ -21,6 +21,7 @@ from seatrial.evidence.weights import stored_tensors
 from seatrial.relations import oracles
 from seatrial.relations.oracles.options import loss_spec
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.adapted import AdaptedDecoder
 from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of, updates_of
@@ -221,7 +222,8 @@ def compare_update(
     if len(updates) != 1:
         raise NotGivenError(f"step {step} has {len(updates)} updates, whose means are logged")
     precision = options["policy.precision"]
-    with_gradient = not (options["policy.lora_cfg.enabled"] or options["policy.draft.enabled"])
+    are_adapters = options["policy.lora_cfg.enabled"]
+    with_gradient = not options["policy.draft.enabled"] and are_adapters == isinstance(model, AdaptedDecoder)
     found, gap = recompute(model, updates[0], options, with_gradient=with_gradient)
     wrong = []
     for name, value in found.items():

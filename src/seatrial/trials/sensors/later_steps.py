@@ -13,6 +13,7 @@ from typing import Any
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
+from seatrial.trials.sensors.adapted import AdaptedDecoder
 from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
 from seatrial.trials.sensors.first_step import (
@@ -114,12 +115,17 @@ class SavedModels:
             raise NotGivenError("the run saves no checkpoints of its own steps")
         if job.backend not in (None, "hf"):
             raise NotGivenError(f"the policy of {job.backend} is computed again at step 1 alone")
-        if job.num_updates_per_step != 1 or options["policy.lora_cfg.enabled"]:
-            raise NotGivenError("the weights before each update are not saved as the model has them")
+        if job.num_updates_per_step != 1:
+            raise NotGivenError("the weights before each update are not saved")
+        self._alpha = options["policy.lora_cfg.alpha"] if options["policy.lora_cfg.enabled"] else None
         self._folder, self._facts = job.initial_model, model_facts(job.initial_model)
         reason = why_not(self._facts, self._folder)
         if reason is not None:
             raise NotGivenError(f"{reason} is computed again at step 1 alone")
+        if self._alpha is not None and (
+            options["policy.precision"] != "float32" or options["policy.lora_cfg.adapter_path"]
+        ):
+            raise NotGivenError("adapters are computed again where they begin at 0, in float32")
         self._places = {
             step: job.checkpoint_dir / job.checkpoint_form.format(step=step)
             for step in saved_steps(job.checkpoint_dir, job.checkpoint_form)
@@ -133,7 +139,9 @@ class SavedModels:
         """Return the model after a step, without a gradient yet."""
         if step not in self._held:
             self._held[step] = dict(self._read(step))
-        return Decoder(self._held[step], self._facts)
+        if self._alpha is None or step == 0:  # adapters add nothing before the first update
+            return Decoder(self._held[step], self._facts)
+        return AdaptedDecoder(stored_tensors(self._folder), self._facts, self._held[step], self._alpha)
 
     def _read(self, step: int) -> Iterator[tuple[str, StoredTensor]]:
         if step == 0:

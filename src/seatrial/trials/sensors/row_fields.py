@@ -21,7 +21,7 @@ def wrong_fields(kind: str, row: Mapping[str, Any], options: Mapping[str, Any]) 
     """
     if kind not in (TRAINED, HELD_OUT):
         return
-    task = options["data.task"]
+    task = options.get("data.task")
     if task is not None and row.get("task") != task:
         yield f"has the task {row.get('task')}, the run has {task}"
     if kind == HELD_OUT or "reward" not in row:
@@ -33,6 +33,6 @@ def wrong_fields(kind: str, row: Mapping[str, Any], options: Mapping[str, Any]) 
     if bool(row.get("filtered")) == any(row.get("loss_mask") or ()):
         yield f"has filtered={row.get('filtered')}, and {sum(map(bool, row.get('loss_mask') or ()))} tokens in the loss"
     prompt, text = str(row.get("prompt")), row.get("prompt_text")
-    is_plain = options["policy.tokenizer.chat_template"] is None and not options["data.system_prompt"]
+    is_plain = options.get("policy.tokenizer.chat_template") is None and not options.get("data.system_prompt")
     if text is not None and (text != prompt if is_plain else prompt not in text):
         yield f"has the text {text!r} for the prompt {prompt!r}"
