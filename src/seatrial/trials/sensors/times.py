@@ -21,6 +21,8 @@ OUTSIDE = ("total_step_time", "checkpointing", "reward_calculation/")
 """Phases, or their beginnings, that are not part of a step, or part of another phase."""
 PER_GPU = "_per_gpu"
 """After the name of a rate of one device; each process of training has one."""
+SYNC = "prepare_for_generation/"
+"""Before the names of the phases of a sync."""
 TRANSFER = "prepare_for_generation/weight_transfer/producer/"
 """Before the names of the phases of a sync that sends weights in messages."""
 COLLECTED, OF_CHANGES = ("collect_tensors",), ("sparse_nonzero", "sparse_encode")
@@ -118,9 +120,18 @@ def _wrong_seconds(seconds: Mapping[str, float], step: int, options: Mapping[str
     total = seconds.get("total_step_time", math.nan)
     if not options["grpo.async_grpo.enabled"] and not parts <= total + SLACK:  # else phases of a step overlap
         yield f"step {step}: its phases take {parts:.4g} s, and timing/train/total_step_time is {total:.4g}"
+    yield from _wrong_parts_of_sync(seconds, step)
     period = options["checkpointing.save_period"]
     if options["checkpointing.enabled"] and period and step % period == 0 and "checkpointing" not in seconds:
         yield f"step {step}: a checkpoint is due, and timing/train/checkpointing is not logged"
+
+
+def _wrong_parts_of_sync(seconds: Mapping[str, float], step: int) -> Iterator[str]:
+    """Yield phases of a sync that take longer than all of it; those of rollouts that run beside a step overlap it."""
+    whole = seconds.get(f"{SYNC}total")
+    for name, value in seconds.items():
+        if whole is not None and name.startswith(SYNC) and not value <= whole + SLACK:
+            yield f"step {step}: timing/train/{name} is {value:.4g}, the sync took {whole:.4g} s"
 
 
 def _wrong_rates(

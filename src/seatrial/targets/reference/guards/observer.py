@@ -123,6 +123,7 @@ class RunGuards(Observer):
 
     def synced(self, session: Session) -> None:
         """Check that names and values in the sampler are the trainer's."""
+        self._log.stopwatch.synced()
         self._num_syncs += 1
         early, every = (EARLY_SYNCS, LATER_SYNCS) if self._is_inline else (2, READ_BACK)
         with self._recorded(session):
@@ -134,6 +135,7 @@ class RunGuards(Observer):
     def passed(self, session: Session, micro: PassedBatch) -> None:
         """Check that the ratio is 1 while the weights are those that scored the batch."""
         batch = micro.batch
+        self._log.stopwatch.passed()
         self._micro.passed(batch)
         if session.world.size == 1 and is_checked_closely(self._step + 1):
             self._loss.passed(micro)
@@ -207,6 +209,7 @@ class RunGuards(Observer):
     ) -> None:
         """Check that the current weights answer the held-out prompts."""
         where = f"validation after step {step}"
+        self._log.stopwatch.validated()
         with self._recorded(session):
             if self._is_inline:
                 check_sync(session, self._config, self.guards)
