@@ -47,11 +47,33 @@ def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
         seconds = timed[step]
         if seconds:
             yield from _wrong_seconds(seconds, step, options)
+            if step > first_step_of_command(
+                evidence
+            ):  # the first step has the seconds of what starts the generator
+                yield from _wrong_parts_of_sync(seconds, step)
             yield from _wrong_rates(rates[step], seconds, step, rows, options["cluster.num_processes"])
         if has_parts and not options["grpo.use_dynamic_sampling"]:
             # Rows of an asynchronous step are judged before it, with those of later steps.
             num_rows = math.inf if options["grpo.async_grpo.enabled"] else len(rows)
             yield from _wrong_parts(parts[step], seconds, step, num_rows)
+
+
+def tuned_times(
+    evidence: RunEvidence, options: Mapping[str, Any], steps: Mapping[int, Sequence[LedgerRow]]
+) -> Iterator[str]:
+    """Yield what is wrong with the seconds and rates of every step of fine-tuning, and the run's seconds.
+
+    Raises:
+        NotGivenError: an option is not given.
+    """
+    timed, rates = (_logged(evidence, prefix) for prefix in ("timing/train/", "performance/"))
+    yield from _too_many_seconds(evidence, timed)
+    for step, rows in steps.items():
+        seconds = timed.get(step, {})
+        yield from _wrong_seconds(seconds, step, {**options, "grpo.async_grpo.enabled": False})
+        tokens = float(sum(len(row.token_ids or ()) for row in rows))
+        counts = {"rows": float(len(rows)), "sampled": 0.0, "tokens": tokens}
+        yield from _rates_of(rates.get(step, {}), seconds, step, counts, options["cluster.num_processes"])
 
 
 def _too_many_seconds(evidence: RunEvidence, timed: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
@@ -120,14 +142,13 @@ def _wrong_seconds(seconds: Mapping[str, float], step: int, options: Mapping[str
     total = seconds.get("total_step_time", math.nan)
     if not options["grpo.async_grpo.enabled"] and not parts <= total + SLACK:  # else phases of a step overlap
         yield f"step {step}: its phases take {parts:.4g} s, and timing/train/total_step_time is {total:.4g}"
-    yield from _wrong_parts_of_sync(seconds, step)
     period = options["checkpointing.save_period"]
     if options["checkpointing.enabled"] and period and step % period == 0 and "checkpointing" not in seconds:
         yield f"step {step}: a checkpoint is due, and timing/train/checkpointing is not logged"
 
 
 def _wrong_parts_of_sync(seconds: Mapping[str, float], step: int) -> Iterator[str]:
-    """Yield phases of a sync that take longer than all of it; those of rollouts that run beside a step overlap it."""
+    """Yield phases of a sync that take longer than all of it; nothing where the whole is not logged."""
     whole = seconds.get(f"{SYNC}total")
     for name, value in seconds.items():
         if whole is not None and name.startswith(SYNC) and not value <= whole + SLACK:
@@ -144,6 +165,16 @@ def _wrong_rates(
     sampled = float(sum(sum(map(len, row.turns)) for row in rows))
     tokens = sampled + sum(row.prompt_length or 0 for row in rows)
     counts = {"rows": float(len(rows)), "sampled": sampled, "tokens": tokens}
+    yield from _rates_of(rates, seconds, step, counts, num_processes)
+
+
+def _rates_of(
+    rates: Mapping[str, float],
+    seconds: Mapping[str, float],
+    step: int,
+    counts: Mapping[str, float],
+    num_processes: int,
+) -> Iterator[str]:
     for name, (of, phase) in RATES.items():
         if not seconds.get(phase):
             continue
