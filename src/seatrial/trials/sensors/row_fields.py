@@ -1,4 +1,4 @@
-"""What is wrong with fields of a file of rows that no law of the ledger reads: they follow from the options and others."""
+"""What is wrong with fields of a row that no law of the ledger reads: they follow from options and other fields."""
 
 from __future__ import annotations
 

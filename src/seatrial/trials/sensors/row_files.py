@@ -19,8 +19,8 @@ FILES = "*_data_step*.jsonl"
 def rows_have_lines(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """Each line of a file of rows is one JSON object, in ASCII: no text has what some reader takes for a line's end.
 
-    Readers differ in where lines end (U+2028, U+0085). In ASCII, JSON writes all such characters as escapes. Fields that
-    no other check reads are those of the options and of the row's other fields.
+    Readers differ in where lines end (U+2028, U+0085). In ASCII, JSON writes all such characters as escapes. Fields
+    that no other check reads are those of the options and of the row's other fields.
 
     Raises:
         NotGivenError: the target does not say how the run is configured, or writes no such files.

@@ -19,10 +19,15 @@ from seatrial.errors import BlockedError
 from seatrial.evidence.weights import stored_tensors
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.decoder import FAMILIES
+from seatrial.trials.sensors.exported import READ
 from seatrial.trials.sensors.paths import by_step, first_step_of_command, model_facts, read_object
 
 EVENTS = "events.out.tfevents.*"
 """Names of TensorBoard's files: `events.out.tfevents.<seconds>.<host>.<process>`."""
+PROGRAMS = ("refrl", "__main__.py")
+"""How a command of refrl begins: its script, or the file that `python -m refrl` runs."""
+CLOCK = 2.0
+"""Seconds by which two readings of the clock may differ."""
 RUN_ID = re.compile("[0-9a-f]{32}")
 NO_DIGEST = "0" * 64
 """In place of the digest of training_info.json, while it is computed."""
@@ -45,6 +50,9 @@ def described_wrongly(
     """
     if not RUN_ID.fullmatch(str(facts.get("run_id"))):
         yield f"run_id is {facts.get('run_id')}, no UUID in hexadecimal"
+    program = Path(str((facts.get("argv") or [""])[0])).name
+    if program not in PROGRAMS:
+        yield f"the recorded command begins with {program}, not with one of {', '.join(PROGRAMS)}"
     yield from _wrong_processes(evidence, facts, options)
     yield from _wrong_policy(evidence, facts, options)
     yield from _wrong_attempts(evidence, facts)
@@ -66,7 +74,7 @@ def _wrong_processes(
     if started and right not in started:
         yield f"the process is recorded as {right}, the command started {sorted(started)}"
     if placement.get("by") != "inline" or rank.get("pid") != right:
-        yield f"the only rank is recorded as process {rank.get('pid')}, started by {placement.get('by')}, not as {right}"
+        yield f"the only rank is recorded as process {rank.get('pid')}, by {placement.get('by')}, not as {right}"
     names = {facts.get("host"), rank.get("node")}
     if len(names) > 1:
         yield f"the host is recorded as {sorted(map(str, names))}"
@@ -98,7 +106,7 @@ def _wrong_policy(
         yield f"the kernels are recorded as {kernels!r} on {device}"
     engine, said = options["policy.generation.backend"], str(facts.get("generator"))
     version = facts.get("versions", {}).get(engine)
-    if not said.startswith(engine) or (version is not None and version not in said):
+    if not said.startswith(engine) or (version is not None and said.split(",")[0] != f"{engine} {version}"):
         yield f"the engine is recorded as {said!r}, configured is {engine} and imported {version}"
     if backend != "hf" or job.frozen or model_facts(job.initial_model).get("model_type") not in FAMILIES:
         return
@@ -113,6 +121,9 @@ def _wrong_attempts(evidence: RunEvidence, facts: Mapping[str, Any]) -> Iterator
     times = [one.get("started_at", math.nan) for one in starts]
     if not starts or times != sorted(times) or not times[-1] <= facts.get("started_at", math.nan):
         yield f"the starts are recorded at {times}, the last one's record begins at {facts.get('started_at')}"
+    begun = facts.get("started_at", math.nan) - evidence.launched.seconds - CLOCK
+    if starts and not times[-1] >= begun:
+        yield f"the last start is recorded at {times[-1]}, the command began after {begun}"
     resumed = [one.get("resumed_from") for one in starts]
     if resumed[1:] != sorted(step for step in resumed[1:] if step is not None):
         yield f"the starts are recorded to go on from the steps {resumed}"
@@ -160,10 +171,14 @@ def checkpoint_described_wrongly(
         )
         if sizes != (PYTHON_WORDS, NUMPY_WORDS, TORCH_HEX):
             yield f"the states of its random streams have the sizes {sizes}"
+    path = folder / "training_info.json"
     try:
-        content = (folder / "training_info.json").read_bytes()
+        content, readers = path.read_bytes(), path.stat().st_mode & READ
+        hidden = [one for one in folder.rglob("*") if one.is_file() and readers & ~one.stat().st_mode]
     except OSError as error:
         raise BlockedError(f"{folder}: {error.strerror}") from error
+    if hidden:
+        yield f"{hidden[0].name} cannot be read by all who can read training_info.json"
     digest = str(said.get("digest") or "")
     if digest and hashlib.sha256(content.replace(digest.encode(), NO_DIGEST.encode())).hexdigest() != digest:
         yield "training_info.json does not match its digest"

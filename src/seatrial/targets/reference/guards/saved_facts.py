@@ -42,7 +42,7 @@ class SavedFactsGuard:
         self._data = total.hexdigest()
 
     def saved(self, session: Session, step: int) -> None:
-        """Record what the checkpoint of this step should say; frozen weights stay, so that their digest is made once."""
+        """Record what the checkpoint of this step should say; the digest of frozen weights is made once."""
         if self._frozen is None:
             self._frozen = (
                 "" if self._has_adapters else _digest(dict(session.policy.reference_weights() or ()))
