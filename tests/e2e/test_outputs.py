@@ -3,14 +3,16 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from refrl.recipes import recipe_path
 from seatrial.errors import BlockedError
 from seatrial.evidence.identity.origins import read_imports
 from seatrial.evidence.identity.redaction import Redactor
@@ -23,7 +25,7 @@ from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.rundir import RunDirectory
 from seatrial.trials.runner import Request, new_results, run_trials
 from seatrial.trials.sensors.ledger import LEDGER_SENSORS
-from seatrial.trials.sensors.recomputed import RECOMPUTED
+from seatrial.trials.sensors.recomputed import RECOMPUTED, RECORD, RECORD_TRUE
 from seatrial.verdict import Outcome
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
@@ -100,9 +102,9 @@ def test_every_field_is_in_the_table(tmp_path: Path, name: str) -> None:
     assert not unknown
 
 
-def evidence(root: Path, run: Path) -> RunEvidence:
-    """Return the evidence of a copy of a run of level 0."""
-    request = JobRequest(recipe="grpo-smoke", model=root / "model", directory=root, seed=0)
+def evidence(root: Path, run: Path, words: tuple[str, ...] = ()) -> RunEvidence:
+    """Return the evidence of a copy of a run of level 0, as if it had had other options."""
+    request = JobRequest(recipe="grpo-smoke", model=root / "model", directory=root, seed=0, overrides=words)
     job = ReferenceTarget().job(request)
     argv, log_path = tuple(job.argv), run / "run.log"
     moved = replace(
@@ -116,6 +118,71 @@ def evidence(root: Path, run: Path) -> RunEvidence:
         argv=argv, returncode=0, seconds=300.0, timed_out=False, log_path=log_path, num_stragglers=0
     )
     return RunEvidence(moved, ended, read_imports(root / "run.imports.jsonl"))
+
+
+OTHER: dict[str, tuple[str, ...]] = {
+    "policy.max_total_sequence_length": ("policy.max_total_sequence_length=16",),
+    "policy.max_grad_norm": ("policy.max_grad_norm=0.5",),
+    "policy.optimizer.lr": ("policy.optimizer.lr=2e-3",),
+    "policy.generation.max_new_tokens": ("policy.generation.max_new_tokens=7",),
+    "policy.generation.temperature": ("policy.generation.temperature=0.5",),
+    "policy.generation.stop_token_ids": ("policy.generation.stop_token_ids=[258]",),
+    "policy.train_global_batch_size": ("policy.train_global_batch_size=8",),
+    "grpo.num_prompts_per_step": ("grpo.num_prompts_per_step=2", "grpo.num_generations_per_prompt=8"),
+    "grpo.num_generations_per_prompt": ("grpo.num_prompts_per_step=8", "grpo.num_generations_per_prompt=2"),
+    "grpo.max_num_steps": ("grpo.max_num_steps=4",),
+    "grpo.val_at_start": ("grpo.val_at_start=false",),
+    "grpo.val_at_end": ("grpo.val_at_end=false",),
+    "grpo.max_val_samples": ("grpo.max_val_samples=4",),
+    "loss_fn.reference_policy_kl_penalty": ("loss_fn.reference_policy_kl_penalty=0.02",),
+    "data.task": ("data.task=count_letters", "data.task_args={}"),
+    "data.verifier": ("data.verifier=exact_match",),
+    "data.task_args.min_length": ("data.task_args.min_length=1",),
+    "data.task_args.max_length": ("data.task_args.max_length=2", "data.num_train=3", "data.num_validation=2"),
+    "data.task_args.alphabet_size": (
+        "data.task_args.alphabet_size=1",
+        "data.num_train=2",
+        "data.num_validation=1",
+    ),
+    "data.num_train": ("data.num_train=9",),
+    "data.num_validation": ("data.num_validation=2",),
+}
+"""Other values of the options that the recipe sets; a run with them is as one that ignores the recipe's."""
+BY_GUARDS = {
+    "policy.model_name": "a guard compares the weights at the start with the files",
+    "policy.precision": "a guard compares types; other checks take its bounds from it",
+    "policy.train_micro_batch_size": "a guard counts the rows of micro-batches",
+    "policy.logprob_batch_size": "scores do not depend on it; relations compare sizes",
+    "grpo.seed": "guards draw splits and random numbers again",
+    "logger.log_dir": "it is where the evidence lies",
+    "checkpointing.checkpoint_dir": "it is where the evidence lies",
+    "cluster.num_threads": "results do not depend on it, and nothing that is written has it",
+}
+"""Options that no check of what is written sees ignored, and what does instead."""
+
+
+def options_of_recipe(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of the options that a recipe sets."""
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from options_of_recipe(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def test_every_option_of_the_recipe_has_a_check_that_sees_it_ignored(root: Path) -> None:
+    """The run of the recipe is judged as one of another value; the run's record of its options is not asked."""
+    missed = []
+    recipe = yaml.safe_load(recipe_path("grpo-smoke").read_text())
+    assert set(options_of_recipe(recipe)) == {*OTHER, *BY_GUARDS}
+    asked = [sensor for sensor in RECOMPUTED if sensor.name not in (RECORD.name, RECORD_TRUE.name)]
+    for option, words in OTHER.items():
+        found = evidence(root, root, words)
+        seen = any(
+            outcome(check, found) is Outcome.FAIL for check in [*(one.name for one in asked), *LEDGER_SENSORS]
+        )
+        missed += [] if seen else [option]
+    assert missed == []
 
 
 def outcome(check: str, found: RunEvidence) -> Outcome:
