@@ -25,7 +25,8 @@ from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.rundir import RunDirectory
 from seatrial.trials.runner import Request, new_results, run_trials
 from seatrial.trials.sensors.ledger import LEDGER_SENSORS
-from seatrial.trials.sensors.recomputed import RECOMPUTED, RECORD, RECORD_TRUE
+from seatrial.trials.sensors.recomputed import RECOMPUTED, RECORD
+from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.verdict import Outcome
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
@@ -154,8 +155,8 @@ BY_GUARDS = {
     "policy.train_micro_batch_size": "a guard counts the rows of micro-batches",
     "policy.logprob_batch_size": "scores do not depend on it; relations compare sizes",
     "grpo.seed": "guards draw splits and random numbers again",
-    "logger.log_dir": "it is where the evidence lies",
-    "checkpointing.checkpoint_dir": "it is where the evidence lies",
+    "logger.log_dir": "it is where the evidence is",
+    "checkpointing.checkpoint_dir": "it is where the evidence is",
     "cluster.num_threads": "results do not depend on it, and nothing that is written has it",
 }
 """Options that no check of what is written sees ignored, and what does instead."""

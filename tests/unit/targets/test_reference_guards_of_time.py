@@ -1,6 +1,7 @@
 """The guards of logged seconds and of what checkpoints say, on made steps and checkpoints."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,6 @@ import pytest
 import torch
 
 from seatrial.guards import Guards
-from seatrial.targets.reference.guards import stopwatch as module
 from seatrial.targets.reference.guards.saved_facts import INFO, SavedFactsGuard
 from seatrial.targets.reference.guards.stopwatch import Stopwatch
 
@@ -21,7 +21,7 @@ SOUND = {"total_step_time": 3.1, "generation": 0.9, "policy_training": 2.0}
 def said(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> list[str]:
     """Return what is wrong with the seconds that one step logs."""
     clock = iter([10.0, 11.0, 13.0])
-    monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     watch = Stopwatch()
     watch.synced()
     watch.passed()
@@ -60,7 +60,7 @@ class _Policy:
 
 
 def checkpoint_facts(folder: Path, changes: Mapping[str, Any]) -> str:
-    """Return what the guard says of a checkpoint whose facts are those of the run, but for the changes."""
+    """Return what the guard says of a checkpoint whose facts are those of the run, except for the changes."""
     config: Any = SimpleNamespace(
         checkpointing=SimpleNamespace(checkpoint_dir=str(folder)),
         policy=SimpleNamespace(lora_cfg=SimpleNamespace(enabled=False)),

@@ -90,7 +90,7 @@ CONSOLE = sensor(
 
 
 def _wrong_resume(evidence: RunEvidence, lines: Sequence[str], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield that the console does not say from which checkpoint a run goes on, or with which changed options.
+    """Yield that the console does not say from which checkpoint a run continues, or with which changed options.
 
     Raises:
         BlockedError: the checkpoint cannot be read.

@@ -126,7 +126,7 @@ def _wrong_attempts(evidence: RunEvidence, facts: Mapping[str, Any]) -> Iterator
         yield f"the last start is recorded at {times[-1]}, the command began after {begun}"
     resumed = [one.get("resumed_from") for one in starts]
     if resumed[1:] != sorted(step for step in resumed[1:] if step is not None):
-        yield f"the starts are recorded to go on from the steps {resumed}"
+        yield f"the starts are recorded to resume from the steps {resumed}"
     earlier = min(by_step(evidence, "train/loss"), default=1) < first_step_of_command(evidence)
     if earlier and len(starts) < 2:
         yield f"{len(starts)} start is recorded, and the log holds steps of an earlier one"
@@ -163,11 +163,10 @@ def checkpoint_described_wrongly(
     if len(streams) != ranks:
         yield f"it has the random streams of {len(streams)} processes, the run has {ranks}"
     for stream in streams:
-        python, numpy_, torch_ = (stream.get(name) or () for name in ("python", "numpy", "torch"))
+        python, numpy_ = (list(stream.get(name) or ()) for name in ("python", "numpy"))
         sizes = (
-            len(python[1]) if len(python) > 1 else 0,
-            len(numpy_[1]) if len(numpy_) > 1 else 0,
-            len(torch_),
+            *(len(state[1]) if len(state) > 1 else 0 for state in (python, numpy_)),
+            len(stream.get("torch") or ""),
         )
         if sizes != (PYTHON_WORDS, NUMPY_WORDS, TORCH_HEX):
             yield f"the states of its random streams have the sizes {sizes}"

@@ -48,7 +48,7 @@ class Stopwatch:
         self._passes.append(time.perf_counter())
 
     def validated(self) -> None:
-        """Forget the sync of a validation."""
+        """Clear the sync of a validation."""
         self._synced = None
 
     def step(self, step: int) -> None:
