@@ -347,7 +347,7 @@ def test_tokens_of_another_distribution_are_seen() -> None:
         (r"step 2/2.*\n", "", "lines of the steps [1]"),
         (r"step 2/2", "step 2/3", "there are 3 steps"),
         (r"accuracy \S+", "accuracy 0.750", "accuracy of 0.750"),
-        (r"\(4 held", "(5 held", "counts 5"),
+        (r"\(3 held", "(5 held", "counts 5"),
         (r"step 0 .*\n", "", "1 lines of validations"),
         (r"  lr \S+", "", "does not show lr"),
     ],
