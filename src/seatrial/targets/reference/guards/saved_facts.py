@@ -43,6 +43,8 @@ class SavedFactsGuard:
 
     def saved(self, session: Session, step: int) -> None:
         """Record what the checkpoint of this step should say; the digest of frozen weights is made once."""
+        if session.world.size != 1:
+            return
         if self._frozen is None:
             self._frozen = (
                 "" if self._has_adapters else _digest(dict(session.policy.reference_weights() or ()))
