@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_processes")]
 
 OF_GUARDS = ("guards*.json", "saved_bits.json")
 """Files of the guards, which are no part of the stack."""
+DAMAGED = "damaged"
+"""Folder of checkpoints that a trial damages."""
 KINDS = {"unused_group_data": "group_data"}
 ROWS = ("train_data", "validation_data")
 HEX = re.compile("[0-9a-f]{32,64}")
@@ -68,7 +70,7 @@ def fields(root: Path) -> Iterator[tuple[str, str]]:
             for line in path.read_text().splitlines():
                 yield from ((KINDS.get(kind, kind), name) for name in json.loads(line))
     for path in (*root.rglob("logs/*.json"), *root.rglob("training_info.json")):
-        if not any(fnmatch(path.name, pattern) for pattern in OF_GUARDS):
+        if DAMAGED not in path.parts and not any(fnmatch(path.name, pattern) for pattern in OF_GUARDS):
             yield from ((path.stem, name) for name in json.loads(path.read_text()))
     for path in root.rglob("metrics.json"):
         yield from (("series", tag) for tag in json.loads(path.read_text()) if not tag.startswith("//"))
@@ -226,7 +228,7 @@ def damage(run: Path, kind: str, field: str) -> bool:
             "".join(json.dumps(row) + "\n" for row in (*others, {**last, field: damaged(last[field])}))
         )
         return True
-    path = max(path for path in run.rglob(f"{kind}.json") if path.parent.name != "damaged")
+    path = max(path for path in run.rglob(f"{kind}.json"))
     said = json.loads(path.read_text())
     if field not in said:
         return False
