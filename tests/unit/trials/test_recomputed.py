@@ -17,6 +17,7 @@ import torch
 import transformers
 
 from refrl.models.tiny import TinyModelSpec, make_model
+from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.laws.rewards import _unjudged
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
@@ -200,6 +201,16 @@ def test_another_row_is_seen(
     rows[place] = change(rows[place])
     wrong, _, _ = check(Changed(job, rows, {}))
     assert wrong
+
+
+@pytest.mark.parametrize("token", [10**6, -1])
+def test_a_token_that_the_model_does_not_have_blocks_the_check(job: TrainingJob, token: int) -> None:
+    """It is no crash of the trial; a law of the ledger fails the row."""
+    rows = rows_of(job)
+    place = _first_trained(rows)
+    rows[place] = replace(rows[place], token_ids=(token, *(rows[place].token_ids or ())[1:]))
+    with pytest.raises(BlockedError, match="holds a token outside of the model's"):
+        drawn_as_configured(Changed(job, rows, {}))
 
 
 def _changed(rows: Sequence[LedgerRow], change: Callable[[float], float], *columns: str) -> list[LedgerRow]:
