@@ -143,7 +143,7 @@ OF_SEEDS = Claim(text="every random tensor of a model follows from its seed", ve
 
 
 def differ_by_seed(model: Path, other: Path, fixed: Sequence[str] = ()) -> Verdict:
-    """Judge whether the tensors of two models of different seeds differ.
+    """Judge whether the tensors of two models of different seeds differ; Blocked where no tensor has several values.
 
     Args:
         model: folder of one; models in folders of it, such as a draft head, are compared too.
@@ -162,8 +162,13 @@ def differ_by_seed(model: Path, other: Path, fixed: Sequence[str] = ()) -> Verdi
     wrong += [f"{name} is in one of two models alone" for name in sorted(tensors.keys() ^ others.keys())]
     return Verdict(
         name=SEEDED,
-        outcome=Outcome.FAIL if wrong or not num_drawn else Outcome.PASS,
-        reason="; ".join(wrong[:3]) or f"{num_drawn} of {len(tensors)} tensors are drawn, and differ",
+        outcome=Outcome.FAIL if wrong else Outcome.PASS if num_drawn else Outcome.BLOCKED,
+        reason="; ".join(wrong[:3])
+        or (
+            f"{num_drawn} of {len(tensors)} tensors are drawn, and differ"
+            if num_drawn
+            else "no tensor is drawn"
+        ),
         value=float(len(same)),
         bound="== 0 tensors of several values that are equal for two seeds",
         num_samples=num_drawn,

@@ -23,7 +23,7 @@ from seatrial.trials.sensors.checkpoints import (
     LAST_IS_THE_EXPORT,
     MOMENTS_SAVED,
 )
-from seatrial.trials.sensors.recomputed import RECOMPUTED
+from seatrial.trials.sensors.recomputed import LATER_DRAWN, LATER_UPDATE, RECOMPUTED
 from seatrial.trials.sensors.run import (
     FINITE,
     GRADIENT_POSITIVE,
@@ -112,6 +112,10 @@ class GrpoLora(_OneRun):
             verdicts=(BASE_FROZEN.name,),
         ),
         Claim(text="the sampler has the adapters", verdicts=(KL_SMALL.name,)),
+        Claim(
+            text="later steps are sampled, scored and trained with the adapters of their step",
+            verdicts=(LATER_DRAWN.name, LATER_UPDATE.name),
+        ),
         Claim(text="the reference is scored without the adapters", verdicts=(LEFT_REFERENCE.name,)),
         Claim(
             text="checkpoints hold the adapters and their moments",

@@ -276,6 +276,7 @@ class SftResumeDiamond:
                     verdicts=(
                         f"whole: {HELD_OUT_ROWS.name}",
                         f"whole: {CONSOLE.name}",
+                        f"resumed: {CONSOLE.name}",
                         f"whole: {RECORD_TRUE.name}",
                     ),
                 )

@@ -139,3 +139,11 @@ def test_random_tensors_that_no_seed_determines_are_seen(tmp_path: Path) -> None
     verdict = differ_by_seed(one, other, ["table"])
     assert verdict.outcome is Outcome.FAIL
     assert "draft/d is the same for two seeds" in verdict.reason
+
+
+def test_models_without_a_random_tensor_say_nothing_of_seeds(tmp_path: Path) -> None:
+    """Their tensors have one value each."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        save_file({"norm": np.ones(4, dtype=np.float32)}, tmp_path / name / "model.safetensors")
+    assert differ_by_seed(tmp_path / "one", tmp_path / "other").outcome is Outcome.BLOCKED

@@ -39,7 +39,9 @@ def export(folder: Path) -> Any:
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2]}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2], "other": 3}))
     (folder / "generation_config.json").chmod(0o644)
-    job = SimpleNamespace(final_model=folder, initial_model=model, configuration={"policy": {}})
+    job = SimpleNamespace(
+        final_model=folder, initial_model=model, configuration={"policy": {}}, byte_level=None
+    )
     return SimpleNamespace(job=job, need=lambda part: None)
 
 
@@ -137,3 +139,27 @@ def test_tensors_have_the_type_of_the_policy(
     found = types_are_exported(SimpleNamespace(job=job, need=lambda part: None))[0]  # type: ignore[arg-type]
     assert wrong in "".join(found)
     assert bool(found) is bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "byte_level", "wrong"),
+    [
+        ({"eos_token": "<end>"}, True, ""),
+        ({"eos_token": "<other>"}, True, "eos_token of tokenizer_config.json is <other>, of id None"),
+        ({"eos_token": "<other>"}, None, ""),
+        ({"model_input_names": ["input_ids"]}, True, "without one of input_ids, attention_mask"),
+    ],
+    ids=["sound", "token", "given", "inputs"],
+)
+def test_special_tokens_of_a_made_model_are_those_of_its_configuration(
+    tmp_path: Path, said: dict[str, Any], byte_level: bool | None, wrong: str
+) -> None:
+    """Models that are given may differ by design."""
+    run = export(tmp_path / "final")
+    run.job.byte_level = byte_level
+    for at in (run.job.initial_model, run.job.final_model):
+        (at / "config.json").write_text(json.dumps({"eos_token_id": 7}))
+        (at / "tokenizer_config.json").write_text(json.dumps(said))
+        (at / "tokenizer_config.json").chmod(0o644)
+    found = "; ".join(files_are_exported(run)[0])
+    assert (wrong in found) if wrong else not found

@@ -17,6 +17,7 @@ import torch
 import transformers
 
 from refrl.models.tiny import TinyModelSpec, make_model
+from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.laws.rewards import _unjudged
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.runlog import Series
@@ -202,6 +203,16 @@ def test_another_row_is_seen(
     assert wrong
 
 
+@pytest.mark.parametrize("token", [10**6, -1])
+def test_a_token_that_the_model_does_not_have_blocks_the_check(job: TrainingJob, token: int) -> None:
+    """It is no crash of the trial; a law of the ledger fails the row."""
+    rows = rows_of(job)
+    place = _first_trained(rows)
+    rows[place] = replace(rows[place], token_ids=(token, *(rows[place].token_ids or ())[1:]))
+    with pytest.raises(BlockedError, match="holds a token outside of the model's"):
+        drawn_as_configured(Changed(job, rows, {}))
+
+
 def _changed(rows: Sequence[LedgerRow], change: Callable[[float], float], *columns: str) -> list[LedgerRow]:
     """Return rows whose log-probabilities in some columns are others."""
     more = [{name: tuple(map(change, getattr(row, name) or ())) for name in columns} for row in rows]
@@ -347,7 +358,7 @@ def test_tokens_of_another_distribution_are_seen() -> None:
         (r"step 2/2.*\n", "", "lines of the steps [1]"),
         (r"step 2/2", "step 2/3", "there are 3 steps"),
         (r"accuracy \S+", "accuracy 0.750", "accuracy of 0.750"),
-        (r"\(4 held", "(5 held", "counts 5"),
+        (r"\(3 held", "(5 held", "counts 5"),
         (r"step 0 .*\n", "", "1 lines of validations"),
         (r"  lr \S+", "", "does not show lr"),
     ],

@@ -6,11 +6,12 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.trials.run_evidence import RunEvidence
-from seatrial.trials.sensors.options import loop_of, options_of
-from seatrial.trials.sensors.paths import by_step, first_step_of_command, sensor
+from seatrial.trials.sensors.options import flat, loop_of, options_of
+from seatrial.trials.sensors.paths import by_step, first_step_of_command, read_object, sensor
 from seatrial.trials.sensors.prompts import validation_rows
 
 STEP = re.compile(r"step +(\d+)/(\d+)  (\S+ \S+(?:  \S+ \S+)*)")
@@ -78,6 +79,7 @@ def console_is_the_log(evidence: RunEvidence) -> tuple[list[str], str, int]:
             wrong.append(f"step {step}: the console shows a validation accuracy of {match[2]}")
         if int(match[3]) != len(held_out.get(step, ())):
             wrong.append(f"step {step}: the console counts {match[3]} held-out prompts")
+    wrong += _wrong_resume(evidence, lines, options)
     number = len(steps) + len(validations)
     return wrong[:3], f"{len(steps)} steps and {len(validations)} validations", number
 
@@ -85,6 +87,29 @@ def console_is_the_log(evidence: RunEvidence) -> tuple[list[str], str, int]:
 CONSOLE = sensor(
     "console: every step and validation has its line", "with the logged values", console_is_the_log
 )
+
+
+def _wrong_resume(evidence: RunEvidence, lines: Sequence[str], options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield that the console does not say from which checkpoint a run continues, or with which changed options.
+
+    Raises:
+        BlockedError: the checkpoint cannot be read.
+    """
+    last, folder = first_step_of_command(evidence) - 1, evidence.job.checkpoint_dir
+    shown = [line for line in lines if line.startswith("resuming ")]
+    path = None if folder is None else folder / f"step_{last}"
+    if last == 0 or path is None or not (path / "training_info.json").exists():
+        if last == 0 and shown:
+            yield f"the console says {shown[0]!r}, and the run begins at its first step"
+        return
+    before = dict(flat(read_object(path / "training_info.json").get("config", {})))
+    wanted = {f"resuming after step {last} from {path}"} | {
+        f"resuming with a changed option: {name} was {before.get(name)!r}, is {options.get(name)!r}"
+        for name in {*before, *options}
+        if before.get(name) != options.get(name)
+    }
+    yield from (f"the console does not say {line!r}" for line in sorted(wanted - set(shown)))
+    yield from (f"the console says {line!r}" for line in sorted(set(shown) - wanted))
 
 
 def _wrong_values(

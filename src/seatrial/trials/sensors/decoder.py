@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.weights import StoredTensor
 
@@ -67,9 +68,15 @@ class Decoder:
         self._tape: list[Any] = []
 
     def logits(self, row: LedgerRow) -> Array:
-        """Return logits_SV of a row; `backward` takes the gradient of the row that was last computed."""
+        """Return logits_SV of a row; `backward` takes the gradient of the row that was last computed.
+
+        Raises:
+            BlockedError: the row holds a token that the model does not have; a law of the ledger fails it.
+        """
         tape: list[Any] = []
-        ids = list(row.token_ids or ())
+        ids, size = list(row.token_ids or ()), len(self._weights[self._embedding])
+        if any(not 0 <= one < size for one in ids):
+            raise BlockedError(f"{row.where()} holds a token outside of the model's {size}")
         x_SD = self._weights[self._embedding][ids]
         for number in range(self._layers):
             layer = f"model.layers.{number}."

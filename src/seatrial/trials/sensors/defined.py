@@ -14,6 +14,7 @@ from typing import Any
 
 from seatrial.errors import BlockedError
 from seatrial.evidence.ledger.laws.rewards import REWARDS
+from seatrial.trials.outputs import covered
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.options import (
     loop_of,
@@ -37,52 +38,6 @@ OWN_VERIFIER: Mapping[str, str] = {
     "lookup": "integer_match",
 }
 """Verifier of a made task where no other one is named."""
-COMPUTED = (
-    "train/advantages/*",
-    "train/approx_entropy",
-    "train/*_trajectory_age",
-    "train/baseline_reward/*",
-    "train/buffer_size",
-    "train/draft/*",
-    "train/dynamic_sampling_num_*",
-    "train/entropy",
-    "train/*_kl_error",
-    "train/global_valid_*",
-    "train/grad_norm",
-    "train/is_oob_ratio",
-    "train/js_divergence_error",
-    "train/kl_penalty",
-    "train/length_penalty/*",
-    "train/loss",
-    "train/lr",
-    "train/m*_per_sample",
-    "train/mean_prompt_length",
-    "train/moe/*",
-    "train/natural_termination_rate",
-    "train/num_*_filtered",
-    "train/num_*_groups",
-    "train/num_unmasked_tokens",
-    "train/num_valid_samples",
-    "train/num_verifier_errors",
-    "train/probs_ratio*",
-    "train/reward",
-    "train/sampling_importance_ratio",
-    "train/token_mult_prob_error",
-    "train/total_num_tokens",
-    "train/truncation_rate",
-    "train/verifier/*",
-    "train/weight_sync/*",
-    "validation/accuracy",
-    "validation/avg_length",
-    "validation/num_verifier_errors",
-    "validation/reward",
-    "validation/truncation_rate",
-    "validation/val_loss",
-    "validation/verifier/*/reward",
-    "performance/*_per_sec",
-    "performance/*_per_sec_per_gpu",
-)
-"""Series that some check of the trials computes again."""
 Row = Mapping[str, Any]
 
 
@@ -108,7 +63,7 @@ def scalars_are_defined(evidence: RunEvidence) -> tuple[list[str], str, int]:
             wrong.append(f"step {step}: {tag} is logged as {logged:.7g}, what it recorded gives {value:.7g}")
     wrong += _judged_otherwise(evidence, options)
     unchecked = sorted(
-        tag for tag in evidence.log.series if not any(fnmatch(tag, pattern) for pattern in COMPUTED)
+        tag for tag in evidence.log.series if not any(fnmatch(tag, pattern) for pattern in covered("series"))
     )
     seen = f"{number} values; no check computes again {', '.join(unchecked) or 'none'}"
     return wrong[:3], seen, number
@@ -129,7 +84,7 @@ def _of_validations(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
             "accuracy": _mean(reward == 1.0 for reward in rewards),
             "truncation_rate": _mean(row["finish_reason"] == "length" for row in rows),
         }
-        weights = _weights_of(options) or {_verifier(options): 1.0}
+        weights = _weights_of(options) or {verifier_of(options): 1.0}
         if weights.keys() <= REWARDS.keys():
             found["num_verifier_errors"] = float(sum(math.isnan(_earned(row, weights)) for row in rows))
         if not options.get("data.environment"):
@@ -221,7 +176,7 @@ def _parts(rows: Sequence[Row], options: Mapping[str, Any]) -> dict[str, float]:
 
 def _judged_otherwise(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterator[str]:
     """Yield rows of validations and, of several verifiers, of steps, whose reward is not that of their completion."""
-    weights = _weights_of(options) or {_verifier(options): 1.0}
+    weights = _weights_of(options) or {verifier_of(options): 1.0}
     if not weights.keys() <= REWARDS.keys():
         return
     for step, rows in validation_rows(evidence).items():
@@ -248,7 +203,8 @@ def _earned(row: Row, weights: Mapping[str, float]) -> float:
     return math.fsum(shares) / math.fsum(weights.values())
 
 
-def _verifier(options: Mapping[str, Any]) -> str:
+def verifier_of(options: Mapping[str, Any]) -> str:
+    """Return the name of the one verifier: the configured one, or that of a made task; empty where it is not known."""
     return str(options["data.verifier"] or OWN_VERIFIER.get(options["data.task"] or "", ""))
 
 

@@ -24,6 +24,8 @@ SETTINGS = {
 TYPES = {"float32": "F32", "bfloat16": "BF16"}
 """Types of safetensors by the policy's precision."""
 TOKENIZER = "tokenizer.json"
+INPUTS = ("input_ids", "attention_mask")
+"""What a decoder is called with."""
 
 
 def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -57,6 +59,8 @@ def files_are_exported(evidence: RunEvidence) -> tuple[list[str], str, int]:
     for name, left_out in SETTINGS.items():
         wrong += _changed_settings(evidence.job.initial_model / name, final / name, left_out)
     wrong += _other_parts(evidence.job.initial_model, final)
+    if evidence.job.byte_level:
+        wrong += _other_roles(final)
     wrong += _other_tokens(evidence.job.initial_model / TOKENIZER, final / TOKENIZER)
     return wrong[:3], f"{len(paths)} files and folders, readable by {readers:o}", len(paths)
 
@@ -132,6 +136,25 @@ def _other_parts(before: Path, after: Path) -> Iterator[str]:
         for key in sorted(old.keys() | new.keys()):
             if old.get(key) != new.get(key):
                 yield f"{key} of {path.relative_to(before)} is {new.get(key)}, the model has {old.get(key)}"
+
+
+def _other_roles(folder: Path) -> Iterator[str]:
+    """Yield special tokens whose ids differ between a made model's files; those of others differ by design.
+
+    Raises:
+        BlockedError: a file cannot be read.
+    """
+    if not all((folder / name).exists() for name in (TOKENIZER, "tokenizer_config.json")):
+        return
+    ids = {one["content"]: one["id"] for one in read_object(folder / TOKENIZER).get("added_tokens", ())}
+    said, model = read_object(folder / "tokenizer_config.json"), read_object(folder / "config.json")
+    for role in ("bos", "eos", "pad"):
+        token, number = said.get(f"{role}_token"), model.get(f"{role}_token_id")
+        if isinstance(token, str) and isinstance(number, int) and ids.get(token) != number:
+            yield f"{role}_token of tokenizer_config.json is {token}, of id {ids.get(token)}; config.json has {number}"
+    names = said.get("model_input_names", INPUTS)
+    if set(INPUTS) - set(names):
+        yield f"model_input_names of tokenizer_config.json are {names}, without one of {', '.join(INPUTS)}"
 
 
 def _other_tokens(before: Path, after: Path) -> Iterator[str]:

@@ -22,7 +22,7 @@ from seatrial.trials.sensors.first_step import (
     scaled_logits,
 )
 from seatrial.trials.sensors.options import loop_of, options_of
-from seatrial.trials.sensors.paths import by_step, model_facts, sensor
+from seatrial.trials.sensors.paths import by_step, first_step_of_command, model_facts, sensor
 from seatrial.trials.sensors.prompts import validation_rows
 from seatrial.trials.sensors.saved_models import SavedModels
 from seatrial.trials.sensors.scoring import placeholder_of
@@ -43,12 +43,13 @@ def validations_hold(evidence: RunEvidence) -> tuple[list[str], str, int]:
     if not due and not found:
         raise NotGivenError("the run validates nothing")
     wrong = []
+    begun = 0 if first_step_of_command(evidence) == 1 else min(due, default=0)
     for what, steps in (
         ("rows", set(found)),
         ("validation/reward", {*by_step(evidence, "validation/reward")}),
     ):
         # A resumed run's folder and log hold those of the start before it, too.
-        if {step for step in steps if step >= min(due, default=0)} != due:
+        if {step for step in steps if step >= begun} != due:
             wrong.append(f"validations are due at the steps {sorted(due)}, {what} are of {sorted(steps)}")
     has_media = placeholder_of(model_facts(evidence.job.initial_model)) is not None
     rows = {step: [_row(row, has_media=has_media) for row in of] for step, of in found.items()}

@@ -23,6 +23,7 @@ from seatrial.trials.sensors.paths import (
     sensor,
 )
 from seatrial.trials.sensors.saved import saved_steps
+from seatrial.trials.sensors.self_description import checkpoint_described_wrongly, described_wrongly
 
 INFO = "training_info.json"
 CLOCK = 2.0
@@ -37,7 +38,7 @@ def record_is_true(evidence: RunEvidence) -> tuple[list[str], str, int]:
         BlockedError: a file cannot be read.
     """
     options, facts = options_of(evidence), run_facts(evidence)
-    wrong = list(_wrong_start(evidence, facts, options))
+    wrong = [*_wrong_start(evidence, facts, options), *described_wrongly(evidence, facts, options)]
     job, number = evidence.job, 1
     steps = [] if job.checkpoint_dir is None else saved_steps(job.checkpoint_dir, job.checkpoint_form)
     kept = _kept(evidence, options)
@@ -50,7 +51,11 @@ def record_is_true(evidence: RunEvidence) -> tuple[list[str], str, int]:
             continue
         number += 1
         said = read_object(folder / INFO)
-        of_step = (*_wrong_facts(evidence, step, said, options), *_wrong_files(folder, said))
+        of_step = (
+            *_wrong_facts(evidence, step, said, options),
+            *_wrong_files(folder, said),
+            *checkpoint_described_wrongly(folder, said, options),
+        )
         wrong += [f"{folder.name}: {what}" for what in of_step]
         if said.get("run_id") != facts.get("run_id"):
             wrong.append(f"{folder.name} is of another run than run_info.json")

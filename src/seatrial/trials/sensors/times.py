@@ -21,6 +21,8 @@ OUTSIDE = ("total_step_time", "checkpointing", "reward_calculation/")
 """Phases, or their beginnings, that are not part of a step, or part of another phase."""
 PER_GPU = "_per_gpu"
 """After the name of a rate of one device; each process of training has one."""
+SYNC = "prepare_for_generation/"
+"""Before the names of the phases of a sync."""
 TRANSFER = "prepare_for_generation/weight_transfer/producer/"
 """Before the names of the phases of a sync that sends weights in messages."""
 COLLECTED, OF_CHANGES = ("collect_tensors",), ("sparse_nonzero", "sparse_encode")
@@ -45,11 +47,33 @@ def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
         seconds = timed[step]
         if seconds:
             yield from _wrong_seconds(seconds, step, options)
+            if step > first_step_of_command(
+                evidence
+            ):  # the first step has the seconds of what starts the generator
+                yield from _wrong_parts_of_sync(seconds, step)
             yield from _wrong_rates(rates[step], seconds, step, rows, options["cluster.num_processes"])
         if has_parts and not options["grpo.use_dynamic_sampling"]:
             # Rows of an asynchronous step are judged before it, with those of later steps.
             num_rows = math.inf if options["grpo.async_grpo.enabled"] else len(rows)
             yield from _wrong_parts(parts[step], seconds, step, num_rows)
+
+
+def tuned_times(
+    evidence: RunEvidence, options: Mapping[str, Any], steps: Mapping[int, Sequence[LedgerRow]]
+) -> Iterator[str]:
+    """Yield what is wrong with the seconds and rates of every step of fine-tuning, and the run's seconds.
+
+    Raises:
+        NotGivenError: an option is not given.
+    """
+    timed, rates = (_logged(evidence, prefix) for prefix in ("timing/train/", "performance/"))
+    yield from _too_many_seconds(evidence, timed)
+    for step, rows in steps.items():
+        seconds = timed.get(step, {})
+        yield from _wrong_seconds(seconds, step, {**options, "grpo.async_grpo.enabled": False})
+        tokens = float(sum(len(row.token_ids or ()) for row in rows))
+        counts = {"rows": float(len(rows)), "sampled": 0.0, "tokens": tokens}
+        yield from _rates_of(rates.get(step, {}), seconds, step, counts, options["cluster.num_processes"])
 
 
 def _too_many_seconds(evidence: RunEvidence, timed: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
@@ -123,6 +147,14 @@ def _wrong_seconds(seconds: Mapping[str, float], step: int, options: Mapping[str
         yield f"step {step}: a checkpoint is due, and timing/train/checkpointing is not logged"
 
 
+def _wrong_parts_of_sync(seconds: Mapping[str, float], step: int) -> Iterator[str]:
+    """Yield phases of a sync that take longer than all of it; nothing where the whole is not logged."""
+    whole = seconds.get(f"{SYNC}total")
+    for name, value in seconds.items():
+        if whole is not None and name.startswith(SYNC) and not value <= whole + SLACK:
+            yield f"step {step}: timing/train/{name} is {value:.4g}, the sync took {whole:.4g} s"
+
+
 def _wrong_rates(
     rates: Mapping[str, float],
     seconds: Mapping[str, float],
@@ -133,6 +165,16 @@ def _wrong_rates(
     sampled = float(sum(sum(map(len, row.turns)) for row in rows))
     tokens = sampled + sum(row.prompt_length or 0 for row in rows)
     counts = {"rows": float(len(rows)), "sampled": sampled, "tokens": tokens}
+    yield from _rates_of(rates, seconds, step, counts, num_processes)
+
+
+def _rates_of(
+    rates: Mapping[str, float],
+    seconds: Mapping[str, float],
+    step: int,
+    counts: Mapping[str, float],
+    num_processes: int,
+) -> Iterator[str]:
     for name, (of, phase) in RATES.items():
         if not seconds.get(phase):
             continue

@@ -27,10 +27,12 @@ from seatrial.trials.sensors.options import mask_of, options_of, steps_of
 from seatrial.trials.sensors.paths import by_step, sensor
 from seatrial.trials.sensors.processes import PROCESSES
 from seatrial.trials.sensors.prompts import PROMPTS, validation_rows
+from seatrial.trials.sensors.recomputed import RECORD
 from seatrial.trials.sensors.row_files import ROW_FILES
 from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.trials.sensors.saved_models import SavedModels
 from seatrial.trials.sensors.scalars import ROUNDING
+from seatrial.trials.sensors.times import tuned_times
 
 COUNTED = "sft: scalars of every step follow from its answers"
 LEARNED = "sft: loss and gradient are those of the answers, under the weights before the step"
@@ -70,6 +72,7 @@ def answers_are_counted(evidence: RunEvidence) -> tuple[list[str], str, int]:
                 )
         if len(rows) != options["policy.train_global_batch_size"]:
             wrong.append(f"step {step} has {len(rows)} rows")
+    wrong += tuned_times(evidence, options, steps)
     return wrong[:3], f"{number} values of {len(steps)} steps", number
 
 
@@ -82,6 +85,8 @@ def answers_are_learned(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """
     options = options_of(evidence)
     evidence.need_whole_log()
+    if options["policy.lora_cfg.enabled"]:
+        raise NotGivenError("adapters train, whose values before step 1 are not saved")
     models, precision = SavedModels(evidence, options), options["policy.precision"]
     wrong, number, seen = [], 0, []
     for step, rows in _steps(evidence).items():
@@ -139,6 +144,7 @@ TUNED = (
     EXPORTED,
     EXPORTED_TYPES,
     CONSOLE,
+    RECORD,
     RECORD_TRUE,
     ROW_FILES,
     PROCESSES,

@@ -14,6 +14,7 @@ from seatrial.evidence.runlog import RunLog
 from seatrial.guards import Guards
 from seatrial.targets.reference.configuration import table
 from seatrial.targets.reference.guards.base import RunConfig, check, is_checked_closely, rows_per_step
+from seatrial.targets.reference.guards.stopwatch import Stopwatch
 
 ROUNDING = 1e-6
 """Relative: scalars are written as float32."""
@@ -42,11 +43,13 @@ class LogGuard:
         self._is_async = isinstance(config, GRPORunConfig) and config.grpo.async_grpo.enabled
         self._computed: list[_Computed] = []
         self._steps: set[int] = set()
+        self.stopwatch = Stopwatch()
 
     def computed(self, prefix: str, step: int, scalars: Mapping[str, float]) -> None:
         """Record the scalars of a validation, or of a step that is checked closely."""
         if prefix == "train":
             self._steps.add(step)
+            self.stopwatch.step(step)
         if is_checked_closely(step) or prefix == "validation":
             self._computed.append(_Computed(prefix, step, dict(scalars)))
 
@@ -107,6 +110,8 @@ class LogGuard:
                 num = _value(log, count, step) if count else rows_per_step(self._config)
                 if rate is not None and num is not None and not math.isclose(rate * total, num, rel_tol=1e-4):
                     wrong.append(f"step {step}: performance/{name} is {rate:.6g}, {num:g} in {total:.4g} s")
+        if not self._is_async:  # else a step samples while it trains
+            wrong += self.stopwatch.wrong(lambda step, name: _value(log, f"timing/train/{name}", step))
         check(self._guards, "seconds and rates", wrong[:1], number=number)
 
 

@@ -54,6 +54,7 @@ from seatrial.targets.reference.guards.rewards import RewardGuard
 from seatrial.targets.reference.guards.rollouts import RolloutGuard
 from seatrial.targets.reference.guards.rows import check_rows, check_samples, check_texts, versions_of
 from seatrial.targets.reference.guards.sampling import RATIO_TOLERANCE, SamplingGuard
+from seatrial.targets.reference.guards.saved_facts import SavedFactsGuard
 from seatrial.targets.reference.guards.schedule import ScheduleGuard
 from seatrial.targets.reference.guards.seeds import SeedGuard
 from seatrial.targets.reference.guards.specifications import check_specifications
@@ -122,6 +123,7 @@ class RunGuards(Observer):
 
     def synced(self, session: Session) -> None:
         """Check that names and values in the sampler are the trainer's."""
+        self._log.stopwatch.synced()
         self._num_syncs += 1
         early, every = (EARLY_SYNCS, LATER_SYNCS) if self._is_inline else (2, READ_BACK)
         with self._recorded(session):
@@ -133,6 +135,7 @@ class RunGuards(Observer):
     def passed(self, session: Session, micro: PassedBatch) -> None:
         """Check that the ratio is 1 while the weights are those that scored the batch."""
         batch = micro.batch
+        self._log.stopwatch.passed()
         self._micro.passed(batch)
         if session.world.size == 1 and is_checked_closely(self._step + 1):
             self._loss.passed(micro)
@@ -206,6 +209,7 @@ class RunGuards(Observer):
     ) -> None:
         """Check that the current weights answer the held-out prompts."""
         where = f"validation after step {step}"
+        self._log.stopwatch.validated()
         with self._recorded(session):
             if self._is_inline:
                 check_sync(session, self._config, self.guards)
@@ -294,10 +298,12 @@ class TrialGuards(RecordingGuards):
         super().__init__(config)
         self.needs_gradients = shows_updates(config)
         self._updates = UpdateGuard(config, self.guards)
+        self._saved_facts = SavedFactsGuard(config, self.guards)
 
     def started(self, session: Session) -> None:
         """Check which options are refused together, what the parts say of themselves, and bounds that are reached."""
         super().started(session)
+        self._saved_facts.started(session)
         check_specifications(self._config, self.guards)
         check_bounds(session, self._config, self.guards)
         if session.world.rank == 0:
@@ -331,6 +337,7 @@ class TrialGuards(RecordingGuards):
 
     def saved(self, session: Session, step: int) -> None:
         """Record the digest of every tensor that the checkpoint of this step should hold."""
+        self._saved_facts.saved(session, step)  # before what draws random numbers
         super().saved(session, step)
         if session.world.size != 1:
             return
@@ -339,6 +346,11 @@ class TrialGuards(RecordingGuards):
         state = whole_state(session.policy)
         known[str(step)] = {name: hashlib.sha256(_bits(tensor)).hexdigest() for name, tensor in state.items()}
         write_whole(path, json.dumps(known) + "\n")
+
+    def ended(self, session: Session) -> None:
+        """Check what the checkpoints say, too."""
+        self._saved_facts.ended(session)
+        super().ended(session)
 
 
 def _bits(tensor: Tensor) -> bytes:
