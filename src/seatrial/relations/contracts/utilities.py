@@ -153,6 +153,11 @@ UTILITIES: Mapping[str, str] = {
     "kept checkpoints": "(number saved in succession, limit or None) -> steps that are left",
     "random state": "() -> by library, whether draws after loading a state equal those after saving it",
     "batch operation": "(operation, batches, *arguments) -> batches; see `relations.laws.utilities.batches.RIGHT`",
+    "sampler correction": "(log-probabilities of trainer and of sampler, mask, options of weights, rules that reject)"
+    " -> weights of training tokens or None, mask, metrics; see `relations.laws.utilities.corrections`",
+    "sampler correction of a step": "(as `sampler correction`) -> the same as the trainer makes them of its options",
+    "dispatched to workers": "(batch, part of each worker, which answer, options) -> ids of each, ids that come back",
+    "parts for workers": "(batch, part of each worker, form) -> batch and facts of each",
     "apply template": "(record of turns, template, names of tools) -> the record's texts as the template writes them",
     "to messages": "(record) -> the same with `role` and `content` for `from` and `value`, in `messages`",
     "is conversational": "(record) -> whether its columns are turns",

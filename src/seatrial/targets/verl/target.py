@@ -56,6 +56,7 @@ class VerlTarget(CheckoutTrials):
             tensordicts,
             trainer_loop,
             turns,
+            worker_groups,
             worker_metrics,
             workers,
         )
@@ -95,6 +96,7 @@ class VerlTarget(CheckoutTrials):
             **tensordicts.ADAPTERS,
             **trainer_loop.ADAPTERS,
             **turns.ADAPTERS,
+            **worker_groups.ADAPTERS,
             **worker_metrics.ADAPTERS,
             **workers.ADAPTERS,
             "micro-batches": VerlMicroBatches,
