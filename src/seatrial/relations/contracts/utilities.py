@@ -156,6 +156,10 @@ UTILITIES: Mapping[str, str] = {
     "sampler correction": "(log-probabilities of trainer and of sampler, mask, options of weights, rules that reject)"
     " -> weights of training tokens or None, mask, metrics; see `relations.laws.utilities.corrections`",
     "sampler correction of a step": "(as `sampler correction`) -> the same as the trainer makes them of its options",
+    "reward calls": "(rows, what the function returns) -> what it is given; see `laws.utilities.reward_calls`",
+    "rewards of calls": "(as `reward calls`) -> rewards at the last tokens of rows",
+    "returned with rewards": "(as `reward calls`) -> what the function returns by name",
+    "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is told",
     "dispatched to workers": "(batch, part of each worker, which answer, options) -> ids of each, ids that come back",
     "parts for workers": "(batch, part of each worker, form) -> batch and facts of each",
     "apply template": "(record of turns, template, names of tools) -> the record's texts as the template writes them",
