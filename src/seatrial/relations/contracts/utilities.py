@@ -160,6 +160,8 @@ UTILITIES: Mapping[str, str] = {
     "rewards of calls": "(as `reward calls`) -> rewards at the last tokens of rows",
     "returned with rewards": "(as `reward calls`) -> what the function returns by name",
     "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is told",
+    "prompts of files": "(records of files, options) -> rows; see `laws.utilities.data_sets`",
+    "pairs of files": "(records of files, options) -> ids and mask of chosen and rejected of each row",
     "dispatched to workers": "(batch, part of each worker, which answer, options) -> ids of each, ids that come back",
     "parts for workers": "(batch, part of each worker, form) -> batch and facts of each",
     "apply template": "(record of turns, template, names of tools) -> the record's texts as the template writes them",

@@ -43,7 +43,11 @@ class VerlRewardCalls:
         self.utilities: Mapping[str, Callable[..., Any]] = {
             "reward calls": lambda rows, kind: [call for call, _ in self._scored(rows, kind)[0]],
             "rewards of calls": lambda rows, kind: self._scored(rows, kind)[1],
-            **({"returned with rewards": lambda rows, kind: self._scored(rows, kind)[2]} if self.keeps else {}),
+            **(
+                {"returned with rewards": lambda rows, kind: self._scored(rows, kind)[2]}
+                if self.keeps
+                else {}
+            ),
             **({"turns of reward calls": self._told} if len(self.told) == 2 else {}),
         }
 
@@ -80,9 +84,7 @@ class VerlRewardCalls:
             own = {name: value for name, value in extra_info.items() if name in own_names}
             # An end token is no part of the text.
             call = RewardCall(data_source, str(solution_str), ground_truth, own)
-            calls.append(
-                (call, {name: value for name, value in extra_info.items() if name not in own_names})
-            )
+            calls.append((call, {name: value for name, value in extra_info.items() if name not in own_names}))
             return returned(call, kind if self.keeps else "number")
 
         batch, ends = self._batch(rows)
@@ -239,3 +241,4 @@ ADAPTERS: dict[str, type[Any]] = {
     "loop-calls-remote": VerlRemoteCalls,
 }
 """Managers by the names of both registries."""
+NAMES = frozenset(adapter.manager for adapter in ADAPTERS.values())

@@ -181,4 +181,5 @@ MODES: Mapping[str, str] = {
     "metric": "DP_COMPUTE_METRIC",
 }
 """verl's name of the mode of an option."""
+COVERED = frozenset({*MODES.values(), "DP_COMPUTE_PROTO"})
 ADAPTERS: dict[str, type[Any]] = {"worker-groups": VerlWorkerGroups}

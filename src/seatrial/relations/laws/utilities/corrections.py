@@ -215,26 +215,24 @@ def _both(case: Numbers) -> Iterable[Arguments]:
         yield *_tensors(case), LEVELS[1 + number % (len(LEVELS) - 1)], rules
 
 
-add_laws(
-    CORRECTIONS,
-    [
-        Plain(name=name, law=f"{law}{where}", suspects=suspects, cases=cases, right=corrected, bound=EXACT)
-        for name, where in (
-            ("sampler correction", ""),
-            ("sampler correction of a step", ", as a step makes them"),
-        )
-        for law, suspects, cases in (
-            (
-                "weights and their metrics",
-                "rows for tokens, a bound left out, weights after the cut",
-                _weighted,
-            ),
-            (
-                "rejected tokens and their metrics",
-                "one rule for all, metrics of kept tokens alone",
-                _rejected,
-            ),
-            ("weights and rejection together", "weights of kept tokens alone, a mask not used", _both),
-        )
-    ],
+CORRECTION_FUNCTIONS = tuple(
+    Plain(name=name, law=f"{law}{where}", suspects=suspects, cases=cases, right=corrected, bound=EXACT)
+    for name, where in (
+        ("sampler correction", ""),
+        ("sampler correction of a step", ", as a step makes them"),
+    )
+    for law, suspects, cases in (
+        (
+            "weights and their metrics",
+            "rows for tokens, a bound left out, weights after the cut",
+            _weighted,
+        ),
+        (
+            "rejected tokens and their metrics",
+            "one rule for all, metrics of kept tokens alone",
+            _rejected,
+        ),
+        ("weights and rejection together", "weights of kept tokens alone, a mask not used", _both),
+    )
 )
+add_laws(CORRECTIONS, CORRECTION_FUNCTIONS)

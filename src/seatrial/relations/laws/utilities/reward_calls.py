@@ -1,4 +1,4 @@
-"""R31.reward_calls: a reward function is given each row's own text, answer and facts, and its results stay with the row."""
+"""R31.reward_calls: a reward function is given each row's own facts, and its results stay with the row."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class RewardCall(NamedTuple):
 
 def scored(call: RewardCall) -> float:
     """Return the score of a call: another one for each text, answer and row."""
-    return 0.25 * len(call.answer) + 0.5 * call.extra["index"] + (call.right in call.answer) - len(call.source)
+    return (
+        0.25 * len(call.answer) + 0.5 * call.extra["index"] + (call.right in call.answer) - len(call.source)
+    )
 
 
 def returned(call: RewardCall, kind: Kind) -> Any:

@@ -117,25 +117,23 @@ MODES: Sequence[tuple[str, str, dict[str, Any], bool]] = (
         False,
     ),
 )
-add_laws(
-    WORKERS,
-    [
-        *(
-            Plain(
-                name=DISPATCHED,
-                law=name,
-                suspects=suspects,
-                cases=partial(_uneven if uneven else _cases, **options),
-                right=dispatched,
-            )
-            for name, suspects, options, uneven in MODES
-        ),
+WORKER_FUNCTIONS = (
+    *(
         Plain(
-            name="parts for workers",
-            law="every column of a part",
-            suspects="a column of other rows, facts lost",
-            cases=_parts,
-            right=lambda batch, mesh, form: facts_of_parts(batch, mesh),
-        ),
-    ],
+            name=DISPATCHED,
+            law=name,
+            suspects=suspects,
+            cases=partial(_uneven if uneven else _cases, **options),
+            right=dispatched,
+        )
+        for name, suspects, options, uneven in MODES
+    ),
+    Plain(
+        name="parts for workers",
+        law="every column of a part",
+        suspects="a column of other rows, facts lost",
+        cases=_parts,
+        right=lambda batch, mesh, form: facts_of_parts(batch, mesh),
+    ),
 )
+add_laws(WORKERS, WORKER_FUNCTIONS)
