@@ -143,7 +143,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "returned with rewards", lambda kept: {name: values[::-1] for name, values in kept.items()}
     ),
     "turns and earlier scores": changed(
-        "turns of reward calls", lambda told: [{**one, "turns": None} for one in told]
+        "turns of reward calls", lambda rows: [{**one, "turns": None} for one in rows]
     ),
     "rows of several files": ("prompts of files", lambda files, options: prompts(files[:1], options)),
     "the first rows": (

@@ -159,7 +159,7 @@ UTILITIES: Mapping[str, str] = {
     "reward calls": "(rows, what the function returns) -> what it is given; see `laws.utilities.reward_calls`",
     "rewards of calls": "(as `reward calls`) -> rewards at the last tokens of rows",
     "returned with rewards": "(as `reward calls`) -> what the function returns by name",
-    "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is told",
+    "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is given",
     "prompts of files": "(records of files, options) -> rows; see `laws.utilities.data_sets`",
     "pairs of files": "(records of files, options) -> ids and mask of chosen and rejected of each row",
     "dispatched to workers": "(batch, part of each worker, which answer, options) -> ids of each, ids that come back",

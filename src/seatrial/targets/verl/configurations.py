@@ -42,7 +42,7 @@ def _options(value: Any) -> dict[str, Any]:
     }
 
 
-def _needed(found: type[Any]) -> dict[str, str]:
+def _needed(found: type[Any]) -> dict[str, Any]:
     """Return a text for each option that has to be given."""
     return {one.name: "made" for one in dataclasses.fields(found) if one.default == "???"}
 

@@ -60,7 +60,7 @@ def scores() -> tuple[str, ...]:
 
 
 def dispatches() -> tuple[str, ...]:
-    """Return the modes by which a batch is sent to workers; a mode that raises whatever it gets is none."""
+    """Return the modes by which a batch is sent to workers; a mode that always raises is none."""
     names = find_name("verl", ["verl.single_controller.base.decorator:Dispatch"]).names()
     modes = find_name("verl", ["verl.single_controller.base.decorator:DISPATCH_MODE_FN_REGISTRY"])
     known = {mode.name: one["dispatch_fn"].__name__ for mode, one in modes.items()}

@@ -30,8 +30,8 @@ class VerlRewardCalls:
 
     manager: ClassVar[str]
     """Its registered name."""
-    told: ClassVar[tuple[str, ...]] = ("num_turns", "rollout_reward_scores")
-    """Names under which a function is told of turns and of earlier scores."""
+    passed: ClassVar[tuple[str, ...]] = ("num_turns", "rollout_reward_scores")
+    """Names under which a function is given turns and of earlier scores."""
     keeps: ClassVar[bool] = True
     """Whether what a function returns besides the score is kept; otherwise functions return numbers alone."""
 
@@ -48,7 +48,7 @@ class VerlRewardCalls:
                 if self.keeps
                 else {}
             ),
-            **({"turns of reward calls": self._told} if len(self.told) == 2 else {}),
+            **({"turns of reward calls": self._passed} if len(self.passed) == 2 else {}),
         }
 
     def find(self) -> Any:
@@ -66,15 +66,15 @@ class VerlRewardCalls:
         )
         return found["reward_tensor"], found.get("reward_extra_info", {})
 
-    def _told(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
-        turns, earlier = self.told
+    def _passed(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
+        turns, earlier = self.passed
         calls = self._scored(rows, kind)[0]
-        return [{"turns": told[turns], "earlier": told[earlier]} for _, told in calls]
+        return [{"turns": passed[turns], "earlier": passed[earlier]} for _, passed in calls]
 
     def _scored(
         self, rows: Sequence[ScoredRow], kind: Kind
     ) -> tuple[list[tuple[RewardCall, dict[str, Any]]], list[float], dict[str, list[Any]]]:
-        """Return the calls in the order of the rows, each with what else it is told; rewards; what is kept."""
+        """Return the calls in the order of the rows, each with what else it is given; rewards; what is kept."""
         calls: list[tuple[RewardCall, dict[str, Any]]] = []
         own_names = set(rows[0].extra)
 
@@ -130,7 +130,7 @@ class VerlBatchCalls(VerlRewardCalls):
     """`BatchRewardManager`, whose function is given all rows at once."""
 
     manager = "batch"
-    told = ("rollout_reward_scores",)
+    passed = ("rollout_reward_scores",)
 
     def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
         def of_all(
@@ -146,7 +146,7 @@ class VerlPrimeCalls(VerlRewardCalls):
     """`PrimeRewardManager`, whose processes are threads here."""
 
     manager = "prime"
-    told = ()
+    passed = ()
     keeps = False
 
     def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
@@ -225,8 +225,10 @@ MODULES: Mapping[str, str] = {"rate_limited": "limited"}
 """The module of a manager, where it has another name."""
 
 
-def _of(base: type[VerlRewardCalls], name: str, told: tuple[str, ...] = VerlRewardCalls.told) -> type[Any]:
-    return type(f"Verl_{name}", (base,), {"__doc__": f"`{name}`.", "manager": name, "told": told})
+def _of(
+    base: type[VerlRewardCalls], name: str, passed: tuple[str, ...] = VerlRewardCalls.passed
+) -> type[Any]:
+    return type(f"Verl_{name}", (base,), {"__doc__": f"`{name}`.", "manager": name, "passed": passed})
 
 
 ADAPTERS: dict[str, type[Any]] = {

@@ -149,8 +149,10 @@ def kept_by(
 ) -> tuple[list[list[bool]], dict[str, float]]:
     """Return which tokens a rule keeps, and its metrics by their names without the rule's."""
     tokens = [[one**2 / 2 if statistic == "k2" else math.exp(one) - 1 - one for one in row] for row in ratios]
-    whole = {"token": _mean, "sum": math.fsum, "mean": _mean, "max": max}[over]
-    rows = [float(whole(row)) for row in tokens]
+    if over == "max":
+        rows = [max(row) for row in tokens]
+    else:
+        rows = [math.fsum(row) if over == "sum" else _mean(row) for row in tokens]
     judged = tokens if over == "token" else [[own] * len(row) for own, row in zip(rows, tokens, strict=True)]
     kept = [[one <= largest for one in row] for row in judged]
     flat = [one for row in judged for one in row]

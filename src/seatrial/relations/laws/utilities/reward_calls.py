@@ -108,7 +108,7 @@ def extras_of(rows: Sequence[ScoredRow], kind: Kind) -> dict[str, list[Any]]:
 
 
 def passed_of(rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
-    """Return the turns and the earlier scores that the function was told of each row."""
+    """Return the turns and the earlier scores that the function was given for each row."""
     return [{"turns": row.turns, "earlier": row.earlier} for row in rows]
 
 
