@@ -80,6 +80,8 @@ class WeightUpdate:
         "reflected inputs",
         "modulated",
         "places",
+        "normalised",
+        "circulant",
     ]
     factors: Mapping[str, Tensor]
     scaling: float = 1.0

@@ -3,7 +3,7 @@
 LoRA (Hu et al. 2021), rank-stabilised scaling (Kalajdzievski 2023), DoRA (Liu et al. 2024), AdaLoRA (Zhang et al.
 2023), LoHa (Hyeon-Woo et al. 2021), LoKr (Yeh et al. 2023), (IA)3 (Liu et al. 2022), VeRA (Kopiczko et al. 2023),
 FourierFT (Gao et al. 2024), RoAd (Liao and Monz 2024), HRA (Yuan et al. 2024), HiRA (Huang et al. 2025), SHiRA
-(Bhardwaj et al. 2024).
+(Bhardwaj et al. 2024), DeLoRA (Bini et al. 2025), C3A (Chen et al. 2024), PVeRA.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ def _updated(weight: Tensor, update: WeightUpdate) -> Tensor:
         new = rotation(factors["first"], factors["second"], int(factors["group"])) @ plain
     elif update.form == "reflected inputs":
         new = plain @ reflections(factors["vectors"])
+    elif update.form == "normalised":
+        weighted = factors["weights"] / (factors["A"].norm(dim=1) * factors["B"].norm(dim=0)).clamp(min=1e-8)
+        made = factors["B"] @ (weighted.reshape(-1, 1) * factors["A"])
+        new = plain + update.scaling * made * plain.norm(dim=0)
     elif update.form == "modulated":
         new = plain * (1 + factors["B"].flatten(1) @ factors["A"].flatten(1))
     else:
@@ -69,6 +73,11 @@ def change(form: str, factors: Mapping[str, Tensor], shape: tuple[int, ...]) -> 
         return torch.kron(factors["left"].contiguous(), factors["right"].contiguous())
     if form == "vectors":
         return factors["b"].reshape(-1, 1) * (factors["B"] @ (factors["d"].reshape(-1, 1) * factors["A"]))
+    if form == "circulant":
+        kernel = factors["kernel"]
+        turned = torch.arange(kernel.shape[2])
+        blocks = kernel[:, :, (turned[None, :] - turned[:, None]) % kernel.shape[2]]
+        return blocks.permute(0, 2, 1, 3).reshape(shape) / shape[1]
     if form == "places":
         sparse = torch.zeros(shape, dtype=torch.float64)
         for row, column, value in zip(*factors["places"].long().tolist(), factors["values"], strict=True):

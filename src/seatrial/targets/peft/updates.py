@@ -237,6 +237,44 @@ def _places(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     )
 
 
+def _normalised(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    factors = {
+        "A": layer.delora_A[name],
+        "B": layer.delora_B[name],
+        "weights": layer.delora_lambda[name],
+    }
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="normalised",
+        factors=_detached(factors),
+        scaling=1 / _option(config, "rank_pattern", path, config.r),
+        transposed=_is_transposed(layer),
+    )
+
+
+def _circulant(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="circulant",
+        factors=_detached({"kernel": layer.c3a_kernel[name]}),
+        transposed=_is_transposed(layer),
+    )
+
+
+def _mean_vectors(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    """Return the update of PVeRA in evaluation: that of the means, the first half of what `d` and `A` have."""
+    rank, columns = layer.pvera_B[name].shape[1], layer.in_features
+    factors = {
+        "A": layer.pvera_A[name][:rank, :columns],
+        "B": layer.pvera_B[name][: layer.out_features],
+        "d": layer.pvera_lambda_d[name][:rank],
+        "b": layer.pvera_lambda_b[name],
+    }
+    return WeightUpdate(
+        weight=f"{path}.weight", form="vectors", factors=_detached(factors), transposed=_is_transposed(layer)
+    )
+
+
 def _detached(factors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {role: factor.detach() for role, factor in factors.items()}
 
@@ -253,5 +291,8 @@ FORMS: Mapping[str, Callable[[Any, str, Any, str], WeightUpdate]] = {
     "HRA": _reflected,
     "HIRA": _modulated,
     "SHIRA": _places,
+    "DELORA": _normalised,
+    "C3A": _circulant,
+    "PVERA": _mean_vectors,
 }
 """By PEFT's name of the type."""
