@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.corrections import RejectionRule, WeightRule
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.verl.registries import rejections
 
@@ -86,8 +86,23 @@ class VerlCorrection(KnowsFailures):
         return kept
 
 
-class VerlCorrectionMetrics:
+CUT_SHARES = KnownFailure(
+    "shares of rows with extreme weights are taken of weights that were cut: none is beyond the threshold",
+    finding="verl: shares of rows with extreme weights",
+    releases=before("verl", "0.9"),
+).of(
+    *(
+        f"R31.corrections/{law}{where}"
+        for law in ("weights and their metrics", "weights and rejection together")
+        for where in ("", ", as a step makes them")
+    )
+)
+
+
+class VerlCorrectionMetrics(KnowsFailures):
     """The whole of a rollout's correction: weights, mask and metrics of log-probabilities, and of a step's batch."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (CUT_SHARES,)
 
     def __init__(self) -> None:
         """Find the functions."""

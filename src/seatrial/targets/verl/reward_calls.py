@@ -59,11 +59,18 @@ class VerlRewardCalls:
         except (AssertionError, KeyError, ValueError) as error:
             raise Gone(f"verl {release('verl')} has no reward manager {self.manager}") from error
 
+    def options(self) -> dict[str, Any]:
+        """Return options of the manager: that of DAPO needs a buffer, which is off."""
+        if self.manager != "dapo":
+            return {}
+        return {"overlong_buffer_cfg": SimpleNamespace(enable=False, len=0, penalty_factor=0.0, log=False)}
+
     def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
         """Return rewards of tokens, and what was returned besides."""
-        found = self.manager_class(tokenizer=self.tokenizer, num_examine=0, compute_score=score)(
-            batch, return_dict=True
+        manager = self.manager_class(
+            tokenizer=self.tokenizer, num_examine=0, compute_score=score, **self.options()
         )
+        found = manager(batch, return_dict=True)
         return found["reward_tensor"], found.get("reward_extra_info", {})
 
     def _passed(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:

@@ -44,9 +44,8 @@ class RewardCall(NamedTuple):
 
 def scored(call: RewardCall) -> float:
     """Return the score of a call: another one for each text, answer and row."""
-    return (
-        0.25 * len(call.answer) + 0.5 * call.extra["index"] + (call.right in call.answer) - len(call.source)
-    )
+    index: int = call.extra["index"]
+    return 0.25 * len(call.answer) + 0.5 * index + (call.right in call.answer) - len(call.source)
 
 
 def returned(call: RewardCall, kind: Kind) -> Any:
