@@ -15,9 +15,10 @@ from seatrial.targets.common.target import find_name
 
 MODULES = ("verl.workers.config", "verl.trainer.config", "verl.trainer.config.config")
 ALLOWED: Mapping[str, Mapping[str, str]] = {
-    "kept": {
-        "McoreEngineConfig.sequence_parallel": "needs several tensor-parallel ranks, and is off with one"
-    }
+    "kept": dict.fromkeys(
+        ("McoreEngineConfig.sequence_parallel", "MindSpeedEngineConfig.sequence_parallel"),
+        "needs several tensor-parallel ranks, and is off with one",
+    )
 }
 """Options that a law leaves out, by `Class.option`, with the reason."""
 

@@ -63,7 +63,8 @@ class VerlRewardCalls:
         """Return options of the manager: that of DAPO needs a buffer, which is off."""
         if self.manager != "dapo":
             return {}
-        return {"overlong_buffer_cfg": SimpleNamespace(enable=False, len=0, penalty_factor=0.0, log=False)}
+        buffer = SimpleNamespace(enable=False, len=0, penalty_factor=0.0, log=False)
+        return {"overlong_buffer_cfg": buffer, "max_resp_len": 4096}
 
     def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
         """Return rewards of tokens, and what was returned besides."""
