@@ -179,6 +179,8 @@ class PlainAdapted:
             if name in [one for one, _ in self.taken] and self.fault != "merges again":
                 continue
             delta = self.delta(name)
+            if safe and self.fault == "safe merge of the first":
+                delta = self.delta(self.used[0])
             if safe and self.fault == "safe merge":
                 delta = delta / self.scale()
             if self.fault == "cast before the sum" and self.dtype != torch.float32:

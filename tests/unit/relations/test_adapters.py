@@ -9,7 +9,7 @@ from tests.unit.relations.plain_adapters import PlainAdapters
 from seatrial.relations.contracts.adapter_routes import CALLS, TRANSFERS
 from seatrial.relations.contracts.adapters import AdapterSpec, WeightUpdate
 from seatrial.relations.engine import run_relation
-from seatrial.relations.oracles.adapters import adapted_weights, change, combined, scaling
+from seatrial.relations.oracles.adapters import adapted_weights, change, combined, orthogonal, scaling
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
@@ -52,7 +52,8 @@ SUMS = "R29.combined/"
         ("merged twice", {"R29.merged/outputs", "R29.merged/outputs while merged"}),
         ("added while merged", {"R29.merged/outputs while merged", "R29.merged/two adapters"}),
         ("cast before the sum", {"R29.merged/weights in bfloat16", "R29.merged/weights in float16"}),
-        ("safe merge", {"R29.merged/safe merge"}),
+        ("safe merge", {"R29.merged/safe merge", "R29.merged/two adapters, safe merge"}),
+        ("safe merge of the first", {"R29.merged/two adapters, safe merge"}),
         (
             "unmerging leaves the last",
             {"R29.merged/merge and unmerge", "R29.merged/merge and unmerge in bfloat16"},
@@ -200,8 +201,36 @@ def test_closed_forms_of_worked_examples() -> None:
         weight="k", form="low rank", factors={"A": torch.ones(1, 1, 2), "B": torch.full((2, 1, 1), 3.0)}
     )
     assert adapted_weights({"k": torch.zeros(2, 1, 2)}, [kernel])["k"].tolist() == [[[3.0, 3.0]]] * 2
+    places = {"places": torch.tensor([[0], [1]]), "values": torch.tensor([4.0]).double()}
+    assert change("places", places, (2, 2)).tolist() == [[0.0, 4.0], [0.0, 0.0]]
+    # A kernel of two numbers in one block, by the number of inputs.
+    assert change("circulant", {"kernel": torch.tensor([[[2.0, 6.0]]])}, (2, 2)).tolist() == [[1, 3], [3, 1]]
     with pytest.raises(ValueError, match="no closed form"):
         change("rotation", {}, (1, 1))
+
+
+def test_closed_forms_that_change_weights() -> None:
+    """By hand: turned pairs, a reflection, a product of elements, and a change of the norm of the weight."""
+    weights = {"w": torch.eye(2)}
+
+    def updated(form: str, scaling: float = 1.0, **factors: torch.Tensor) -> list[list[float]]:
+        update = WeightUpdate(weight="w", form=form, factors=factors, scaling=scaling)  # type: ignore[arg-type]
+        found: list[list[float]] = adapted_weights(weights, [update])["w"].tolist()
+        return found
+
+    turned = {"first": torch.tensor([1.0, 2.0]), "second": torch.tensor([3.0, 4.0]), "group": torch.tensor(2)}
+    assert updated("rotated outputs", **turned) == [[1.0, -3.0], [4.0, 2.0]]
+    assert updated("reflected inputs", vectors=torch.tensor([[2.0], [0.0]])) == [[-1.0, 0.0], [0.0, 1.0]]
+    low_rank = {"A": torch.tensor([[1.0, 1.0]]), "B": torch.tensor([[2.0], [3.0]])}
+    assert updated("modulated", **low_rank) == [[3.0, 0.0], [0.0, 4.0]]
+    given = {
+        "A": torch.tensor([[0.0, 5.0]]),
+        "B": torch.tensor([[2.0], [0.0]]),
+        "weights": torch.tensor([6.0]),
+    }
+    assert updated("normalised", 0.5, **given) == [[1.0, 3.0], [0.0, 1.0]]
+    columns = orthogonal(torch.tensor([[3.0, 1.0], [0.0, 2.0]]))
+    assert columns.tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_elected_signs_by_hand() -> None:

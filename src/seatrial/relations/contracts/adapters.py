@@ -68,7 +68,20 @@ class WeightUpdate:
     weight: str
     """Its name in the base model."""
     form: Literal[
-        "low rank", "diagonal core", "hadamard", "kronecker", "rows", "columns", "vectors", "spectrum"
+        "low rank",
+        "diagonal core",
+        "hadamard",
+        "kronecker",
+        "rows",
+        "columns",
+        "vectors",
+        "spectrum",
+        "rotated outputs",
+        "reflected inputs",
+        "modulated",
+        "places",
+        "normalised",
+        "circulant",
     ]
     factors: Mapping[str, Tensor]
     scaling: float = 1.0

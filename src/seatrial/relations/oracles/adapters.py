@@ -2,7 +2,8 @@
 
 LoRA (Hu et al. 2021), rank-stabilised scaling (Kalajdzievski 2023), DoRA (Liu et al. 2024), AdaLoRA (Zhang et al.
 2023), LoHa (Hyeon-Woo et al. 2021), LoKr (Yeh et al. 2023), (IA)3 (Liu et al. 2022), VeRA (Kopiczko et al. 2023),
-FourierFT (Gao et al. 2024).
+FourierFT (Gao et al. 2024), RoAd (Liao and Monz 2024), HRA (Yuan et al. 2024), HiRA (Huang et al. 2025), SHiRA
+(Bhardwaj et al. 2024), DeLoRA (Bini et al. 2025), C3A (Chen et al. 2024), PVeRA.
 """
 
 from __future__ import annotations
@@ -43,6 +44,16 @@ def _updated(weight: Tensor, update: WeightUpdate) -> Tensor:
         new = plain * factors["scale"].reshape(-1, 1)
     elif update.form == "columns":
         new = plain * factors["scale"].reshape(1, -1)
+    elif update.form == "rotated outputs":
+        new = rotation(factors["first"], factors["second"], int(factors["group"])) @ plain
+    elif update.form == "reflected inputs":
+        new = plain @ reflections(factors["vectors"])
+    elif update.form == "normalised":
+        weighted = factors["weights"] / (factors["A"].norm(dim=1) * factors["B"].norm(dim=0)).clamp(min=1e-8)
+        made = factors["B"] @ (weighted.reshape(-1, 1) * factors["A"])
+        new = plain + update.scaling * made * plain.norm(dim=0)
+    elif update.form == "modulated":
+        new = plain * (1 + factors["B"].flatten(1) @ factors["A"].flatten(1))
     else:
         new = plain + update.scaling * change(update.form, factors, tuple(plain.shape))
     if update.magnitude is not None:
@@ -62,6 +73,16 @@ def change(form: str, factors: Mapping[str, Tensor], shape: tuple[int, ...]) -> 
         return torch.kron(factors["left"].contiguous(), factors["right"].contiguous())
     if form == "vectors":
         return factors["b"].reshape(-1, 1) * (factors["B"] @ (factors["d"].reshape(-1, 1) * factors["A"]))
+    if form == "circulant":
+        kernel = factors["kernel"]
+        turned = torch.arange(kernel.shape[2])
+        blocks = kernel[:, :, (turned[None, :] - turned[:, None]) % kernel.shape[2]]
+        return blocks.permute(0, 2, 1, 3).reshape(shape) / shape[1]
+    if form == "places":
+        sparse = torch.zeros(shape, dtype=torch.float64)
+        for row, column, value in zip(*factors["places"].long().tolist(), factors["values"], strict=True):
+            sparse[row, column] += value
+        return sparse
     if form == "spectrum":
         rows, columns = factors["places"].long()
         dense = torch.zeros(shape, dtype=torch.complex128)
@@ -69,6 +90,43 @@ def change(form: str, factors: Mapping[str, Tensor], shape: tuple[int, ...]) -> 
         waves: Tensor = torch.fft.ifft2(dense).real
         return waves
     raise ValueError(f"no closed form of {form!r}")
+
+
+def rotation(first: Tensor, second: Tensor, group: int) -> Tensor:
+    """Return the matrix that turns the pairs of each group, a number and the one half a group later (RoAd, eq. 4).
+
+    Args:
+        first: what each output takes of its own number.
+        second: what each output takes of the other number of its pair, negative for the first of them.
+        group: numbers of a group.
+    """
+    size, half = len(first), group // 2
+    made = torch.zeros(size, size, dtype=torch.float64)
+    for place in range(size):
+        is_first = place % group < half
+        made[place, place] = first[place]
+        made[place, place + half if is_first else place - half] = (
+            -second[place] if is_first else second[place]
+        )
+    return made
+
+
+def reflections(vectors: Tensor) -> Tensor:
+    """Return the product of the Householder reflections of columns, in their order."""
+    made = torch.eye(len(vectors), dtype=torch.float64)
+    for column in vectors.T:
+        unit = (column / column.norm()).reshape(-1, 1)
+        made = made @ (torch.eye(len(vectors), dtype=torch.float64) - 2 * unit @ unit.T)
+    return made
+
+
+def orthogonal(vectors: Tensor) -> Tensor:
+    """Return columns made orthogonal one after another (Gram and Schmidt), of length 1."""
+    made: list[Tensor] = []
+    for column in vectors.double().T:
+        rest = column - sum((one * (one @ column) for one in made), torch.zeros_like(column))
+        made.append(rest / rest.norm())
+    return torch.stack(made, dim=1)
 
 
 def pruned(change: Tensor, density: float) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from seatrial.relations.contracts.adapters import WeightUpdate
-from seatrial.relations.oracles.adapters import scaling
+from seatrial.relations.oracles.adapters import orthogonal, rotation, scaling
 
 
 def has_updates(config: Any) -> bool:
@@ -183,6 +183,98 @@ def _spectrum(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     )
 
 
+def _rotated(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    """Return the update of RoAd: one, two or four numbers of each kind for a pair of outputs."""
+    theta, alpha = layer.road_theta[name].detach().double(), layer.road_alpha[name].detach().double()
+    group, plain = config.group_size, layer.get_base_layer()
+    if config.variant == "road_1":
+        # Both numbers of a pair share theirs.
+        theta, alpha = (one.reshape(-1, 1, group // 2).expand(-1, 2, -1).flatten() for one in (theta, alpha))
+    if config.variant == "road_4":
+        theta, alpha = theta.reshape(-1, 2, group), alpha.reshape(-1, 2, group)
+        first = (alpha[:, 0] * theta[:, 0].cos()).flatten()
+        second = (alpha[:, 1] * theta[:, 1].sin()).flatten()
+    else:
+        first, second = alpha * theta.cos(), alpha * theta.sin()
+    bias = {}
+    if plain.bias is not None:
+        own = plain.bias.detach().double()
+        bias[f"{path}.bias"] = rotation(first, second, group) @ own - own
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="rotated outputs",
+        factors={"first": first, "second": second, "group": torch.tensor(group)},
+        transposed=_is_transposed(layer),
+        bias=bias,
+    )
+
+
+def _reflected(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    vectors = layer.hra_u[name].detach()
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="reflected inputs",
+        factors={"vectors": orthogonal(vectors) if config.apply_GS else vectors},
+        transposed=_is_transposed(layer),
+    )
+
+
+def _modulated(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    kept = "hira_embedding_" if name in getattr(layer, "hira_embedding_A", {}) else "hira_"
+    factors = {role: getattr(layer, f"{kept}{role}")[name] for role in ("A", "B")}
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="modulated",
+        factors=_detached(factors),
+        transposed=_is_transposed(layer),
+    )
+
+
+def _places(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    factors = {"values": layer.shira_weight[name], "places": layer.shira_indices[name]}
+    return WeightUpdate(
+        weight=f"{path}.weight", form="places", factors=_detached(factors), transposed=_is_transposed(layer)
+    )
+
+
+def _normalised(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    factors = {
+        "A": layer.delora_A[name],
+        "B": layer.delora_B[name],
+        "weights": layer.delora_lambda[name],
+    }
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="normalised",
+        factors=_detached(factors),
+        scaling=1 / _option(config, "rank_pattern", path, config.r),
+        transposed=_is_transposed(layer),
+    )
+
+
+def _circulant(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="circulant",
+        factors=_detached({"kernel": layer.c3a_kernel[name]}),
+        transposed=_is_transposed(layer),
+    )
+
+
+def _mean_vectors(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    """Return the update of PVeRA in evaluation: that of the means, the first half of what `d` and `A` have."""
+    rank, columns = layer.pvera_B[name].shape[1], layer.in_features
+    factors = {
+        "A": layer.pvera_A[name][:rank, :columns],
+        "B": layer.pvera_B[name][: layer.out_features],
+        "d": layer.pvera_lambda_d[name][:rank],
+        "b": layer.pvera_lambda_b[name],
+    }
+    return WeightUpdate(
+        weight=f"{path}.weight", form="vectors", factors=_detached(factors), transposed=_is_transposed(layer)
+    )
+
+
 def _detached(factors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {role: factor.detach() for role, factor in factors.items()}
 
@@ -195,5 +287,12 @@ FORMS: Mapping[str, Callable[[Any, str, Any, str], WeightUpdate]] = {
     "IA3": _rescaled,
     "VERA": _vectors,
     "FOURIERFT": _spectrum,
+    "ROAD": _rotated,
+    "HRA": _reflected,
+    "HIRA": _modulated,
+    "SHIRA": _places,
+    "DELORA": _normalised,
+    "C3A": _circulant,
+    "PVERA": _mean_vectors,
 }
 """By PEFT's name of the type."""

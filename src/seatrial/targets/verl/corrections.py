@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from seatrial.relations.contracts.corrections import RejectionRule, WeightRule
-from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.verl.registries import rejections
 
@@ -24,6 +25,7 @@ WEIGHTS: Mapping[str, WeightRule] = {
     "token, normalized": WeightRule(level="token", upper=1.2, mean_one=True),
     "sequence, normalized": WeightRule(level="row", upper=1.5, mean_one=True),
 }
+PREFIXES: Mapping[str, str] = {over: name for name, over in OVER.items()}
 DIVERGENCES = {"token": 0.02, "seq_sum": 0.08, "seq_mean": 0.02, "seq_max": 0.05}
 INVERSE = KnownFailure(
     "lower and upper bound the inverse of the ratio: unequal bounds keep what they should reject",
@@ -84,4 +86,112 @@ class VerlCorrection(KnowsFailures):
         return kept
 
 
-ADAPTERS: dict[str, type[Any]] = {"rollout-correction": VerlCorrection}
+CUT_SHARES = KnownFailure(
+    "shares of rows with extreme weights are taken of weights that were cut: none is beyond the threshold",
+    finding="verl: shares of rows with extreme weights",
+    releases=before("verl", "0.9"),
+).of(
+    *(
+        f"R31.corrections/{law}{where}"
+        for law in ("weights and their metrics", "weights and rejection together")
+        for where in ("", ", as a step makes them")
+    )
+)
+
+
+class VerlCorrectionMetrics(KnowsFailures):
+    """The whole of a rollout's correction: weights, mask and metrics of log-probabilities, and of a step's batch."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (CUT_SHARES,)
+
+    def __init__(self) -> None:
+        """Find the functions."""
+        self.compute = find_name("verl", [f"{HELPER}:compute_rollout_correction_and_rejection_mask"])
+        self.add = find_name("verl", [f"{HELPER}:compute_rollout_correction_and_add_to_batch"])
+        self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+        self.bounded = hasattr(importlib.import_module(HELPER), "_parse_rollout_is_threshold")
+        self.utilities: Mapping[str, Callable[..., Any]] = {
+            "sampler correction": self.corrected,
+            "sampler correction of a step": self.of_a_step,
+        }
+
+    def corrected(
+        self,
+        trainer: Tensor,
+        sampler: Tensor,
+        mask: Tensor,
+        options: Mapping[str, Any],
+        rules: Sequence[tuple[str, str, float]],
+    ) -> tuple[Any, list[list[float]], dict[str, float]]:
+        """Return weights of training tokens, the mask, and metrics."""
+        given = self._options(options, rules)
+        proto, left, metrics = self.compute(trainer, sampler, mask, **given)
+        weights = None if proto is None else proto.batch["rollout_is_weights"]
+        return self._read(weights, left, metrics, mask, rules)
+
+    def of_a_step(
+        self,
+        trainer: Tensor,
+        sampler: Tensor,
+        mask: Tensor,
+        options: Mapping[str, Any],
+        rules: Sequence[tuple[str, str, float]],
+    ) -> tuple[Any, list[list[float]], dict[str, float]]:
+        """Return the same of a batch."""
+        batch = self.batch_class.from_dict(
+            tensors={"old_log_probs": trainer, "rollout_log_probs": sampler, "response_mask": mask}
+        )
+        found, metrics = self.add(batch, self._options(options, rules))
+        weights = found.batch["rollout_is_weights"] if options else None
+        if not options and "rollout_is_weights" in found.batch:
+            raise ValueError("weights where none are configured")
+        return self._read(weights, found.batch["response_mask"], metrics, mask, rules)
+
+    def _options(self, options: Mapping[str, Any], rules: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if options:
+            lower, upper = options["lower"], options["upper"]
+            if lower is not None and not self.bounded:
+                raise NotServed("weights have no lower bound")
+            found = {
+                "rollout_is": {"token": "token", "row": "sequence"}[options["weights"]],
+                "rollout_is_threshold": upper if lower is None else f"{lower}_{upper}",
+                "rollout_is_batch_normalize": options["mean_one"],
+            }
+        if rules:
+            names = [f"{PREFIXES[over]}_{statistic}" for over, statistic, _ in rules]
+            if not set(names) <= set(rejections()):
+                raise NotServed(f"not every one of {names} is a criterion")
+            found["rollout_rs"] = ",".join(names)
+            found["rollout_rs_threshold"] = ",".join(str(largest) for *_, largest in rules)
+        return found
+
+    def _read(
+        self,
+        weights: Tensor | None,
+        left: Tensor,
+        metrics: Mapping[str, float],
+        mask: Tensor,
+        rules: Sequence[tuple[str, str, float]],
+    ) -> tuple[Any, list[list[float]], dict[str, float]]:
+        renamed = {
+            f"rollout_rs_{PREFIXES[over]}_{statistic}_": f"{over} {statistic} "
+            for over, statistic, _ in rules
+        }
+        found = {}
+        for name, value in metrics.items():
+            own = name.removeprefix("rollout_corr/")
+            prefix = next((one for one in renamed if own.startswith(one)), "rollout_rs_")
+            found[renamed.get(prefix, "") + own.removeprefix(prefix)] = float(value)
+        rows = None
+        if weights is not None:
+            rows = [row[shown.bool()].tolist() for row, shown in zip(weights, mask, strict=True)]
+            if bool((weights * (1 - mask)).any()):
+                raise ValueError("weights of tokens that do not train are not 0")
+        return rows, left.tolist(), found
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "rollout-correction": VerlCorrection,
+    "rollout-correction-metrics": VerlCorrectionMetrics,
+}

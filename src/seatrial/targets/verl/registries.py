@@ -11,6 +11,7 @@ from typing import Any
 from seatrial.targets.common.target import Gone, find_name
 
 CORE = "verl.trainer.ppo.core_algos"
+SCORE = "verl.utils.reward_score"
 
 
 def losses() -> tuple[str, ...]:
@@ -53,6 +54,19 @@ def reward_managers() -> tuple[str, ...]:
     return tuple(find_name("verl", ["verl.workers.reward_manager.registry:REWARD_MANAGER_REGISTRY"]))
 
 
+def scores() -> tuple[str, ...]:
+    """Return the names of data that `default_compute_score` knows a rule of."""
+    return compared_texts(find_name("verl", [f"{SCORE}:default_compute_score"]), "data_source")
+
+
+def dispatches() -> tuple[str, ...]:
+    """Return the modes by which a batch is sent to workers; a mode that always raises is none."""
+    names = find_name("verl", ["verl.single_controller.base.decorator:Dispatch"]).names()
+    modes = find_name("verl", ["verl.single_controller.base.decorator:DISPATCH_MODE_FN_REGISTRY"])
+    known = {mode.name: one["dispatch_fn"].__name__ for mode, one in modes.items()}
+    return tuple(name for name in names if name in known and not known[name].startswith("dummy"))
+
+
 REGISTRIES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "loss": losses,
     "estimator": estimators,
@@ -61,6 +75,8 @@ REGISTRIES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "distillation": distillations,
     "rejection": rejections,
     "reward manager": reward_managers,
+    "score": scores,
+    "dispatch": dispatches,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -88,6 +89,8 @@ class VerlScore:
     """`default_compute_score` for one name of data; see `contracts.texts.Reward`."""
 
     data_source: ClassVar[str]
+    others: ClassVar[Sequence[str]] = ()
+    """Further names of data that the same rule scores."""
     cases: ClassVar[Cases]
     options: ClassVar[Mapping[str, Any]] = {}
 
@@ -105,10 +108,11 @@ class VerlScore:
         return self.cases
 
     def reward(self, problems: Sequence[Any], completions: Sequence[str]) -> list[float]:
+        sources = itertools.cycle((self.data_source, *self.others))
         with contextlib.redirect_stdout(io.StringIO()):
             found = [
-                self.compute(self.data_source, text, problem, **self.options)
-                for problem, text in zip(problems, completions, strict=True)
+                self.compute(source, text, problem, **self.options)
+                for source, problem, text in zip(sources, problems, completions, strict=False)
             ]
         return [float(one["score"] if isinstance(one, dict) else one) for one in found]
 
@@ -125,20 +129,72 @@ class VerlScoreOfCalls(VerlScore):
         self.compute = find_name("verl", ["verl.utils.reward_score.rlla:compute_score"])
 
 
-SOURCES: Mapping[str, tuple[str, Cases]] = {
+MATHEMATICS: Cases = (
+    ("72", r"Step 2: it is \boxed{72}", 1.0),
+    ("72", r"\boxed{27}", 0.0),
+    ("72", r"\boxed{27}, no, \boxed{72}", 1.0),
+    ("72", "the answer is 72", 1.0),
+    ("72", "the answer is 27", 0.0),
+    (r"\frac{1}{2}", r"\boxed{\frac{1}{2}}", 1.0),
+    (r"\frac{1}{2}", r"\boxed{0.5}", 1.0),
+    (r"\frac{1}{2}", r"\boxed{\frac{1}{3}}", 0.0),
+    ("2x+3", r"\boxed{3+2x}", 1.0),
+    ("2x+3", r"\boxed{3-2x}", 0.0),
+    ("(1,2)", r"\boxed{(1, 2)}", 1.0),
+    ("(1,2)", r"\boxed{(2,1)}", 0.0),
+    ("1000", r"\boxed{1,000}", 1.0),
+)
+_DOUBLED = {"inputs": ["1\n", "2\n", "5\n", "7\n"], "outputs": ["2\n", "4\n", "10\n", "14\n"]}
+_LINES = {"inputs": ["3\n"], "outputs": ["0\n1\n2\n"]}
+PROGRAMS: Cases = (
+    (_DOUBLED, "```python\nprint(2 * int(input()))\n```", 1.0),
+    (_DOUBLED, "print(2 * int(input()))", 1.0),
+    (_DOUBLED, "so:\n```python\nprint(0)\n```\nno:\n```python\nprint(2 * int(input()))\n```\ndone", 1.0),
+    (_DOUBLED, "```python\nprint(3 * int(input()))\n```", 0.0),
+    (_DOUBLED, "```python\nn = int(input())\nprint(2 * n if n < 3 else n)\n```", 0.5),
+    (_DOUBLED, "```python\nprint(2 *\n```", 0.0),
+    (_LINES, "```python\nfor n in range(int(input())):\n    print(n)\n```", 1.0),
+    (_LINES, "```python\nfor n in range(int(input())):\n    print(n + 1)\n```", 0.0),
+    (_LINES, "```python\nfor n in reversed(range(int(input()))):\n    print(n)\n```", 0.0),
+    (_LINES, "```python\nprint(0)\n```", 0.0),
+)
+"""The share of the tests that a program passes; lines count in their order."""
+FAMILIES: Mapping[str, tuple[str, Cases]] = {
     "score-gsm8k": ("openai/gsm8k", NUMBERS),
     "score-math": ("lighteval/MATH", BOXED),
     "score-math-dapo": ("math_dapo", MARKED),
     "score-search": ("searchR1_nq", TAGGED),
+    "score-numina": ("numina_aops_forum", MATHEMATICS),
+    "score-programs": ("codecontests", PROGRAMS),
 }
+"""Adapters, each with the first name of its rule and the cases of it."""
+OTHERS: Mapping[str, str] = {
+    "score-math": "DigitalLearningGmbH/MATH-lighteval HuggingFaceH4/MATH-500",
+    "score-math-dapo": "math math_dapo_reasoning aime2024",
+    "score-search": "searchR1_triviaqa searchR1_popqa searchR1_hotpotqa searchR1_2wikimultihopqa searchR1_musique "
+    "searchR1_bamboogle",
+    "score-numina": "numina_synthetic_math numina_amc_aime numina_synthetic_amc numina_cn_k12 numina_olympiads",
+    "score-programs": "apps codeforces taco",
+}
+"""Further names of the same rule; each case takes the next one of them."""
+COVERED = frozenset(
+    {source for source, _ in FAMILIES.values()}
+    | {name for names in OTHERS.values() for name in names.split()}
+)
 ADAPTERS: dict[str, type[Any]] = {
     "score-calls": VerlScoreOfCalls,
     **{
         name: type(
             f"Verl_{name}",
             (VerlScore,),
-            {"__doc__": f"`default_compute_score` of `{source}`.", "data_source": source, "cases": cases},
+            {
+                "__doc__": f"`default_compute_score` of `{source}` and of all names of its rule.",
+                "data_source": source,
+                "others": tuple(OTHERS.get(name, "").split()),
+                "cases": cases,
+                "thorough": name == "score-programs",
+            },
         )
-        for name, (source, cases) in SOURCES.items()
+        for name, (source, cases) in FAMILIES.items()
     },
 }

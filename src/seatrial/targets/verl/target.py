@@ -27,11 +27,13 @@ class VerlTarget(CheckoutTrials):
             agents,
             algorithms,
             batches,
+            configurations,
             continued,
             controllers,
             conversations,
             corrections,
             critics,
+            data_sets,
             distillation,
             engines,
             estimators,
@@ -42,6 +44,7 @@ class VerlTarget(CheckoutTrials):
             padded,
             prompts,
             ranks,
+            reward_calls,
             reward_loop,
             rewards,
             row_order,
@@ -53,9 +56,11 @@ class VerlTarget(CheckoutTrials):
             step_metrics,
             supervised,
             tables,
+            tensordict_batches,
             tensordicts,
             trainer_loop,
             turns,
+            worker_groups,
             worker_metrics,
             workers,
         )
@@ -66,7 +71,9 @@ class VerlTarget(CheckoutTrials):
             **actors.ADAPTERS,
             **agents.ADAPTERS,
             **batches.ADAPTERS,
+            **configurations.ADAPTERS,
             **critics.ADAPTERS,
+            **data_sets.ADAPTERS,
             **distillation.ADAPTERS,
             **engines.ADAPTERS,
             **estimators.ADAPTERS,
@@ -81,6 +88,7 @@ class VerlTarget(CheckoutTrials):
             **padded.ADAPTERS,
             **prompts.ADAPTERS,
             **ranks.ADAPTERS,
+            **reward_calls.ADAPTERS,
             **reward_loop.ADAPTERS,
             **rewards.ADAPTERS,
             **row_order.ADAPTERS,
@@ -92,9 +100,11 @@ class VerlTarget(CheckoutTrials):
             **step_metrics.ADAPTERS,
             **supervised.ADAPTERS,
             **tables.ADAPTERS,
+            **tensordict_batches.ADAPTERS,
             **tensordicts.ADAPTERS,
             **trainer_loop.ADAPTERS,
             **turns.ADAPTERS,
+            **worker_groups.ADAPTERS,
             **worker_metrics.ADAPTERS,
             **workers.ADAPTERS,
             "micro-batches": VerlMicroBatches,
@@ -102,7 +112,17 @@ class VerlTarget(CheckoutTrials):
 
     def uncovered(self) -> Mapping[str, str]:
         """Return what the registries of the release name beyond the adapters."""
-        from seatrial.targets.verl import corrections, distillation, estimators, losses, registries, rewards
+        from seatrial.targets.verl import (
+            corrections,
+            distillation,
+            estimators,
+            losses,
+            registries,
+            reward_calls,
+            rewards,
+            scores,
+            worker_groups,
+        )
         from seatrial.targets.verl.algorithms import KL_KINDS
 
         return registries.uncovered(
@@ -113,6 +133,8 @@ class VerlTarget(CheckoutTrials):
                 "kl": frozenset(KL_KINDS),
                 "distillation": distillation.COVERED,
                 "rejection": frozenset(corrections.rejection_names()),
-                "reward manager": frozenset(rewards.MANAGERS),
+                "reward manager": frozenset({*rewards.MANAGERS, *reward_calls.NAMES}),
+                "score": frozenset(scores.COVERED),
+                "dispatch": worker_groups.COVERED,
             }
         )

@@ -206,3 +206,24 @@ def two_adapters_merge(stack: Any, case: AdapterCase) -> Measure:
         BOUND,
         "two adapters merged against two in use",
     )
+
+
+@MERGED.law(
+    "two adapters, safe merge",
+    "the first adapter's change for each, checks of one adapter alone",
+    excluded=_is_not_one_of_two,
+)
+def two_adapters_merge_safely(stack: Any, case: AdapterCase) -> Measure:
+    """Compare the weights that a merge of two adapters with its checks gives with those of one without."""
+    made = []
+    for safe in (False, True):
+        model = _moved(stack, case, "float32")
+        with torch.random.fork_rng():
+            torch.manual_seed(case.seed)  # both models draw the same second adapter
+            model.add("second")
+        model.use(["second"])
+        move(model, case.seed + 7, name="second")
+        model.use(["first", "second"])
+        model.merge(safe=safe)
+        made.append(dict(model.base_weights()))
+    return _worst(made[1], made[0], 1e-6, "weights of a safe merge of two adapters against a plain one")

@@ -1,0 +1,145 @@
+"""R31.reward_calls: a reward function is given each row's own facts, and its results stay with the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from seatrial.relations.laws.utilities.numbers import Numbers
+from seatrial.relations.laws.utilities.plain import FLOAT32, Arguments, Plain, add_laws, relation_of
+
+REWARD_CALLS = relation_of(
+    "reward_calls",
+    "reward-functions-get-each-rows-own-facts",
+    "A reward function is given the text, the right answer and the facts of each row; what it returns stays with it.",
+)
+Kind = Literal["number", "dictionary"]
+"""What the function returns."""
+
+
+class ScoredRow(NamedTuple):
+    """A row before it is scored."""
+
+    source: str
+    prompt: str
+    answer: str
+    right: str
+    extra: dict[str, Any]
+    """Of the data set."""
+    turns: int
+    earlier: dict[str, float]
+    """Scores that the rollout gave."""
+
+
+class RewardCall(NamedTuple):
+    """What the function was given for one row."""
+
+    source: str
+    answer: str
+    right: str
+    extra: dict[str, Any]
+
+
+def scored(call: RewardCall) -> float:
+    """Return the score of a call: another one for each text, answer and row."""
+    index: int = call.extra["index"]
+    return 0.25 * len(call.answer) + 0.5 * index + (call.right in call.answer) - len(call.source)
+
+
+def returned(call: RewardCall, kind: Kind) -> Any:
+    """Return what the function returns."""
+    score = scored(call)
+    if kind == "number":
+        return score
+    return {"score": score, "found": call.answer[-3:], "is_right": call.right in call.answer}
+
+
+def call_of(row: ScoredRow) -> RewardCall:
+    """Return the call of a row."""
+    return RewardCall(row.source, row.answer, row.right, dict(row.extra))
+
+
+def _rows(case: Numbers) -> list[ScoredRow]:
+    """Return rows of unequal lengths, of two sources in turn; some answers are right."""
+    lengths = torch.randint(1, 12, (6,), generator=case.generator()).tolist()
+    return [
+        ScoredRow(
+            source=("made/a", "made/longer")[number % 2],
+            prompt=f"what is {number}? {'so ' * number}",
+            answer=f"{'it is ' * length}{number if number % 3 else 'unknown'}",
+            right=str(number),
+            extra={"index": number, "level": number / 2},
+            turns=number + 2,
+            earlier={"style": number / 4},
+        )
+        for number, length in enumerate(lengths)
+    ]
+
+
+def _cases(case: Numbers) -> Iterable[Arguments]:
+    rows = _rows(case)
+    for kind in ("number", "dictionary"):
+        yield rows, kind
+        yield rows[::-1], kind
+        yield rows[2:3], kind
+
+
+def _named(case: Numbers) -> Iterable[Arguments]:
+    return [(rows, kind) for rows, kind in _cases(case) if kind == "dictionary"]
+
+
+def calls_of(rows: Sequence[ScoredRow], kind: Kind) -> list[RewardCall]:
+    """Return the calls, in the order of the rows."""
+    return [call_of(row) for row in rows]
+
+
+def rewards_of(rows: Sequence[ScoredRow], kind: Kind) -> list[float]:
+    """Return the reward at the last token of each row."""
+    return [scored(call_of(row)) for row in rows]
+
+
+def extras_of(rows: Sequence[ScoredRow], kind: Kind) -> dict[str, list[Any]]:
+    """Return what the function returned of each row by name."""
+    found = [returned(call_of(row), kind) for row in rows]
+    return {name: [one[name] for one in found] for name in found[0]}
+
+
+def passed_of(rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
+    """Return the turns and the earlier scores that the function was given for each row."""
+    return [{"turns": row.turns, "earlier": row.earlier} for row in rows]
+
+
+REWARD_FUNCTIONS = (
+    Plain(
+        name="reward calls",
+        law="what a reward function is given",
+        suspects="the text with padding or without its end, the answer or the facts of another row",
+        cases=_cases,
+        right=calls_of,
+    ),
+    Plain(
+        name="rewards of calls",
+        law="rewards of rows",
+        suspects="a reward at another row or token, the wrong one of several numbers",
+        cases=_cases,
+        right=rewards_of,
+        bound=FLOAT32,
+    ),
+    Plain(
+        name="returned with rewards",
+        law="what a reward function returns besides",
+        suspects="names that are lost, values of other rows",
+        cases=_named,
+        right=extras_of,
+    ),
+    Plain(
+        name="turns of reward calls",
+        law="turns and earlier scores",
+        suspects="those of another row, a name that nothing reads",
+        cases=_cases,
+        right=passed_of,
+    ),
+)
+add_laws(REWARD_CALLS, REWARD_FUNCTIONS)

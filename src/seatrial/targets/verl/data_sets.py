@@ -1,0 +1,110 @@
+"""verl's data sets with all options of their rows: prompts, and pairs of a reward model."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.stand_ins import import_without
+from seatrial.targets.common.target import find_name, release
+from seatrial.targets.common.tiny import tiny_tokenizer
+from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.verl.estimators import UNUSED
+from seatrial.targets.verl.prompts import DATA_SET
+from seatrial.targets.verl.supervised import written
+
+PAIRS = "verl.utils.dataset.rm_dataset"
+COLUMNS = (
+    "raw_prompt",
+    "index",
+    "tools_kwargs",
+    "interaction_kwargs",
+    "data_source",
+    "reward_model",
+    "extra_info",
+)
+"""Of a row: those that the trainer reads."""
+
+
+class VerlDataSets:
+    """`create_rl_dataset` with `RLHFDataset`, and `RMDataset`."""
+
+    def __init__(self) -> None:
+        """Find both."""
+        import_without(DATA_SET, (*UNUSED, "qwen_vl_utils"))
+        self.prompts_class = find_name("verl", [f"{DATA_SET}:RLHFDataset"])
+        self.pairs_class = find_name("verl", [f"{PAIRS}:RMDataset"])
+        self.tokenizer = tiny_tokenizer(padding_side="left")
+        self.end: str = self.tokenizer.eos_token
+        self.utilities: Mapping[str, Callable[..., Any]] = {
+            "prompts of files": self.prompts,
+            "pairs of files": self.pairs,
+        }
+
+    def prompts(self, files: Sequence[Sequence[Mapping[str, Any]]], options: Mapping[str, Any]) -> list[Any]:
+        """Return all rows, without what verl adds for its own sake."""
+        from omegaconf import OmegaConf
+
+        takes = inspect.signature(self.prompts_class.__init__).parameters
+        if options.get("max_samples", -1) != -1 and "max_samples" not in takes:
+            raise NotServed(f"RLHFDataset of verl {release('verl')} takes all rows")
+        config = OmegaConf.create(
+            {
+                "cache_dir": temporary_folder(),
+                "max_prompt_length": 4096,
+                "filter_overlong_prompts": False,
+                "return_raw_chat": True,
+                **{name: options[name] for name in ("shuffle", "seed") if name in options},
+            }
+        )
+        more = {"max_samples": options["max_samples"]} if "max_samples" in options else {}
+        with contextlib.redirect_stdout(io.StringIO()):
+            data = self.prompts_class(
+                data_files=[written([dict(one) for one in own]) for own in files],
+                tokenizer=self.tokenizer,
+                config=config,
+                **more,
+            )
+            if options.get("reloaded"):
+                data = pickle.loads(pickle.dumps(data))  # noqa: S301  its own bytes
+                data.resume_dataset_state()
+        rows = [data[place] for place in range(len(data))]
+        if rows and "raw_prompt" not in rows[0]:
+            raise NotServed(f"RLHFDataset of verl {release('verl')} gives no conversations")
+        return [{name: _plain(row[name]) for name in COLUMNS} for row in rows]
+
+    def pairs(self, files: Sequence[Sequence[Mapping[str, str]]], options: Mapping[str, Any]) -> list[Any]:
+        """Return ids and mask of chosen and rejected of each row."""
+        takes = inspect.signature(self.pairs_class.__init__).parameters
+        if any(name not in takes for name in options):
+            raise NotServed(f"RMDataset of verl {release('verl')} has not all of {sorted(options)}")
+        keys = {name: options.get(f"{name}_key", name) for name in ("prompt", "chosen", "rejected")}
+        paths = [
+            written([{keys[name]: text for name, text in record.items()} for record in own]) for own in files
+        ]
+        with contextlib.redirect_stdout(io.StringIO()):
+            data = self.pairs_class(paths, self.tokenizer, cache_dir=temporary_folder(), **dict(options))
+        rows = [data[place] for place in range(len(data))]
+        return [
+            list(zip(row["input_ids"].tolist(), row["attention_mask"].tolist(), strict=True)) for row in rows
+        ]
+
+    def text_of(self, ids: Sequence[int], mask: Sequence[int]) -> str:
+        """Return the text of shown tokens."""
+        shown = [one for one, on in zip(ids, mask, strict=True) if on]
+        return str(self.tokenizer.decode(shown, skip_special_tokens=False))
+
+
+def _plain(value: Any) -> Any:
+    """Return nested values without those that a file's schema adds as None."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items() if one is not None}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+ADAPTERS: dict[str, type[Any]] = {"data-sets": VerlDataSets}

@@ -1,0 +1,254 @@
+"""verl's registered reward managers, each with a reward function that keeps what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+
+from seatrial.relations.laws.utilities.reward_calls import Kind, RewardCall, ScoredRow, returned
+from seatrial.targets.common.stand_ins import import_without
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.tiny import tiny_tokenizer
+from seatrial.targets.verl.estimators import UNUSED
+from seatrial.targets.verl.rewards import objects
+
+LOOP = "verl.experimental.reward_loop.reward_manager"
+LEGACY = "verl.workers.reward_manager"
+EXPERIMENT = "an experiment"
+
+
+class VerlRewardCalls:
+    """One manager: what its function is given of rows, and what becomes of the results."""
+
+    manager: ClassVar[str]
+    """Its registered name."""
+    passed: ClassVar[tuple[str, ...]] = ("num_turns", "rollout_reward_scores")
+    """Names under which a function is given turns and of earlier scores."""
+    keeps: ClassVar[bool] = True
+    """Whether what a function returns besides the score is kept; otherwise functions return numbers alone."""
+
+    def __init__(self) -> None:
+        """Find the manager."""
+        self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+        self.tokenizer = tiny_tokenizer(padding_side="right")
+        self.manager_class = self.find()
+        self.utilities: Mapping[str, Callable[..., Any]] = {
+            "reward calls": lambda rows, kind: [call for call, _ in self._scored(rows, kind)[0]],
+            "rewards of calls": lambda rows, kind: self._scored(rows, kind)[1],
+            **(
+                {"returned with rewards": lambda rows, kind: self._scored(rows, kind)[2]}
+                if self.keeps
+                else {}
+            ),
+            **({"turns of reward calls": self._passed} if len(self.passed) == 2 else {}),
+        }
+
+    def find(self) -> Any:
+        """Return the registered manager."""
+        get = find_name("verl", [f"{LEGACY}:get_reward_manager_cls"])
+        try:
+            return get(self.manager)
+        except (AssertionError, KeyError, ValueError) as error:
+            raise Gone(f"verl {release('verl')} has no reward manager {self.manager}") from error
+
+    def options(self) -> dict[str, Any]:
+        """Return options of the manager: that of DAPO needs a buffer, which is off."""
+        if self.manager != "dapo":
+            return {}
+        buffer = SimpleNamespace(enable=False, len=0, penalty_factor=0.0, log=False)
+        return {"overlong_buffer_cfg": buffer, "max_resp_len": 4096}
+
+    def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
+        """Return rewards of tokens, and what was returned besides."""
+        manager = self.manager_class(
+            tokenizer=self.tokenizer, num_examine=0, compute_score=score, **self.options()
+        )
+        found = manager(batch, return_dict=True)
+        return found["reward_tensor"], found.get("reward_extra_info", {})
+
+    def _passed(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
+        turns, earlier = self.passed
+        calls = self._scored(rows, kind)[0]
+        return [{"turns": passed[turns], "earlier": passed[earlier]} for _, passed in calls]
+
+    def _scored(
+        self, rows: Sequence[ScoredRow], kind: Kind
+    ) -> tuple[list[tuple[RewardCall, dict[str, Any]]], list[float], dict[str, list[Any]]]:
+        """Return the calls in the order of the rows, each with what else it is given; rewards; what is kept."""
+        calls: list[tuple[RewardCall, dict[str, Any]]] = []
+        own_names = set(rows[0].extra)
+
+        def score(
+            data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **_: Any
+        ) -> Any:
+            own = {name: value for name, value in extra_info.items() if name in own_names}
+            # An end token is no part of the text.
+            call = RewardCall(data_source, str(solution_str), ground_truth, own)
+            calls.append((call, {name: value for name, value in extra_info.items() if name not in own_names}))
+            return returned(call, kind if self.keeps else "number")
+
+        batch, ends = self._batch(rows)
+        with contextlib.redirect_stdout(io.StringIO()):
+            rewards_BT, kept = self.score(batch, score)
+        order = [row.extra["index"] for row in rows]
+        calls.sort(key=lambda one: order.index(one[0].extra["index"]))
+        rewards_B = rewards_BT.gather(1, torch.tensor(ends)[:, None])[:, 0]
+        if not torch.equal(rewards_BT.sum(1), rewards_B):
+            raise ValueError("a reward is at another token than the last of its row")
+        return calls, [float(one) for one in rewards_B], {name: list(value) for name, value in kept.items()}
+
+    def _batch(self, rows: Sequence[ScoredRow]) -> tuple[Any, list[int]]:
+        """Return a padded batch, and the place of each answer's last token."""
+        prompts = [self._ids(row.prompt) for row in rows]
+        answers = [[*self._ids(row.answer), self.tokenizer.eos_token_id] for row in rows]
+        P, T, pad = max(map(len, prompts)), max(map(len, answers)) + 1, self.tokenizer.pad_token_id
+        masks = [
+            [0] * (P - len(prompt)) + [1] * (len(prompt) + len(answer)) + [0] * (T - len(answer))
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ]
+        batch = self.batch_class.from_dict(
+            tensors={
+                "prompts": torch.tensor([[pad] * (P - len(one)) + one for one in prompts]),
+                "responses": torch.tensor([one + [pad] * (T - len(one)) for one in answers]),
+                "attention_mask": torch.tensor(masks),
+            },
+            non_tensors={
+                "reward_model": objects([{"ground_truth": row.right} for row in rows]),
+                "data_source": objects([row.source for row in rows]),
+                "extra_info": objects([dict(row.extra) for row in rows]),
+                "__num_turns__": objects([row.turns for row in rows]),
+                "reward_scores": objects([dict(row.earlier) for row in rows]),
+            },
+        )
+        return batch, [len(one) - 1 for one in answers]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+class VerlBatchCalls(VerlRewardCalls):
+    """`BatchRewardManager`, whose function is given all rows at once."""
+
+    manager = "batch"
+    passed = ("rollout_reward_scores",)
+
+    def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
+        def of_all(
+            data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any, **_: Any
+        ) -> list[Any]:
+            columns = zip(data_sources, solution_strs, ground_truths, extra_infos, strict=True)
+            return [score(*row) for row in columns]
+
+        return super().score(batch, of_all)
+
+
+class VerlPrimeCalls(VerlRewardCalls):
+    """`PrimeRewardManager`, whose processes are threads here."""
+
+    manager = "prime"
+    passed = ()
+    keeps = False
+
+    def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
+        try:
+            with mock.patch(f"{LEGACY}.prime.ProcessPoolExecutor", _Threads):
+                return super().score(batch, score)
+        finally:
+            # The manager leaves a closed loop as the process's own.
+            asyncio.set_event_loop(asyncio.new_event_loop())
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads in place of processes, of which there are none to end."""
+
+    _processes: Mapping[int, Any] = {}
+
+
+class VerlLoopCalls(VerlRewardCalls):
+    """A manager of the reward loop, which scores rows one by one."""
+
+    def find(self) -> Any:
+        from omegaconf import OmegaConf
+
+        try:
+            import_without(f"{LOOP}.{MODULES.get(self.manager, self.manager)}", (*UNUSED, "aiohttp"))
+        except ModuleNotFoundError as error:
+            if not f"{LOOP}.".startswith(f"{error.name}."):
+                raise
+            raise Gone(f"verl {release('verl')} has no manager {self.manager} of a reward loop") from error
+        found = find_name("verl", [f"{LOOP}:get_reward_manager_cls"])(self.manager)
+        if not hasattr(found, "assemble_rm_scores"):
+            raise Gone(f"managers of the reward loop of verl {release('verl')} assemble no scores")
+        self.config = OmegaConf.create(
+            {
+                "reward": {"reward_kwargs": {}, "num_workers": 1, "timeout": 60.0},
+                "trainer": {"experiment_name": EXPERIMENT},
+            }
+        )
+        return found
+
+    def made(self, score: Callable[..., Any]) -> Any:
+        """Return the manager with a function."""
+        return self.manager_class(config=self.config, tokenizer=self.tokenizer, compute_score=score)
+
+    def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
+        manager = self.made(score)
+        found = [
+            manager.loop.run_until_complete(manager.run_single(batch[place : place + 1]))
+            for place in range(len(batch))
+        ]
+        scores = [float(one["reward_score"]) for one in found]
+        extras = [one["reward_extra_info"] for one in found]
+        kept = {name: [one.get(name) for one in extras] for name in {key for one in extras for key in one}}
+        return self.manager_class.assemble_rm_scores(batch, scores), kept
+
+
+class VerlRemoteCalls(VerlLoopCalls):
+    """`RemoteRewardManager`, whose worker is in this process."""
+
+    manager = "remote"
+
+    def made(self, score: Callable[..., Any]) -> Any:
+        async def compute(**given: Any) -> Any:
+            return score(**given)
+
+        manager = object.__new__(self.manager_class)
+        worker = SimpleNamespace(compute_score=SimpleNamespace(remote=compute))
+        manager.choose_reward_worker = lambda: worker
+        manager.tokenizer, manager.config, manager.compute_score = self.tokenizer, self.config, score
+        manager.reward_router_address = manager.reward_model_tokenizer = None
+        manager.loop = find_name("verl", ["verl.utils.ray_utils:get_event_loop"])()
+        return manager
+
+
+MODULES: Mapping[str, str] = {"rate_limited": "limited"}
+"""The module of a manager, where it has another name."""
+
+
+def _of(
+    base: type[VerlRewardCalls], name: str, passed: tuple[str, ...] = VerlRewardCalls.passed
+) -> type[Any]:
+    return type(f"Verl_{name}", (base,), {"__doc__": f"`{name}`.", "manager": name, "passed": passed})
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "reward-calls": _of(VerlRewardCalls, "naive"),
+    "reward-calls-dapo": _of(VerlRewardCalls, "dapo", ("rollout_reward_scores",)),
+    "reward-calls-batch": VerlBatchCalls,
+    "reward-calls-prime": VerlPrimeCalls,
+    "loop-calls": _of(VerlLoopCalls, "naive"),
+    "loop-calls-dapo": _of(VerlLoopCalls, "dapo", ()),
+    "loop-calls-gdpo": _of(VerlLoopCalls, "gdpo", ()),
+    "loop-calls-limited": _of(VerlLoopCalls, "rate_limited", ()),
+    "loop-calls-remote": VerlRemoteCalls,
+}
+"""Managers by the names of both registries."""
+NAMES = frozenset(adapter.manager for adapter in ADAPTERS.values())
