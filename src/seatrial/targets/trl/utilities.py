@@ -12,8 +12,8 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.trl import collators, templates, tiles
 from seatrial.targets.trl.preferences import find_trainer
-from seatrial.targets.trl import templates
 from seatrial.targets.trl.sources import SOURCES
 
 UTILS = ("trl.trainer.utils", "trl.experimental.utils", "trl.data_utils", "trl.core")
@@ -72,9 +72,9 @@ class Utilities(KnowsFailures):
                 made[name] = adapt(found)
         if trainer := _trainer("ORPO"):
             made["odds loss"] = _odds_loss(trainer)
-        made |= templates.functions()
         if not made:
             raise Gone(f"trl {release('trl')} has none of {', '.join(PLAIN.values())}")
+        made |= {**templates.functions(), **collators.functions(), **tiles.functions()}
         self.utilities: Mapping[str, Callable[..., Any]] = made
 
 
