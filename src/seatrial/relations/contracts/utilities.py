@@ -195,7 +195,7 @@ UTILITIES: Mapping[str, str] = {
     "named optimizer": "(name, options of a run, weights, gradients of steps) -> matrix, bias and norm after each",
     "early stop": "(metrics of evaluations, options) -> number of evaluations, the best one and its weights",
     "options of text": "(text) -> options of a configuration",
-    "collated": "(kind, rows, options, pad id) -> columns; see `relations.laws.utilities.collated.DEFINITIONS`",
+    "batch of rows": "(kind, rows, options, pad id) -> columns; see `laws.utilities.collated.DEFINITIONS`",
     "head in tiles": "(hidden, weight, bias or None, targets, options, ids of a tile) -> outputs, gradients",
     "divergence in tiles": "(hidden and weight of student, of teacher, beta, temperature, options) -> the same",
     "divergence of the largest": "(logits of student, of teacher, number, whether with the rest, alpha) -> divergences",

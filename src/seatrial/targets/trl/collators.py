@@ -41,4 +41,4 @@ def _collated(
 
 def functions() -> dict[str, Callable[..., Any]]:
     """Return the function of the contract."""
-    return {"collated": _collated}
+    return {"batch of rows": _collated}

@@ -1,4 +1,4 @@
-"""TRL's heads and divergences in tiles, its divergences of distillation and its cuts of images, in the contract's form."""
+"""TRL's heads in tiles, divergences of distillation and cuts of images, in the contract's form."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ FILLS = {"_input_ids": PAD, "_labels": IGNORED, "_attention_mask": 0}
 
 
 def named(rows: Sequence[Row], options: Mapping[str, Any]) -> Columns:
-    """Return the batch of columns whose names end in their kind: prompts are padded on the left, all else on the right."""
+    """Return the batch of columns whose names end in their kind; prompts alone are padded on the left."""
     found: dict[str, Any] = {}
     for name in rows[0]:
         fill = next((value for end, value in FILLS.items() if name.endswith(end)), None)
@@ -149,6 +149,11 @@ DEFINITIONS: Mapping[str, Callable[[Sequence[Row], Mapping[str, Any]], Columns]]
 }
 MAYBE = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", "position_ids")
 """Columns that not every release gives; what a release gives of them is compared."""
+
+
+def _parts(prompt: list[int], one: list[int], other: list[int]) -> Sequence[tuple[str, list[int], list[int]]]:
+    """Return names, ids and labels of the parts of a pair, whose labels end before its ids."""
+    return (("prompt", prompt, prompt), ("chosen", one, one[:-1]), ("rejected", other, other[:-1]))
 
 
 def _rows(kind: str, stream: random.Random, *, more: bool) -> list[Row]:
@@ -175,7 +180,7 @@ def _rows(kind: str, stream: random.Random, *, more: bool) -> list[Row]:
         elif kind == "named":
             row = {
                 f"{part}_{column}": value
-                for part, ids, trained in (("prompt", prompt, prompt), ("chosen", one, one[:-1]), ("rejected", other, other[:-1]))
+                for part, ids, trained in _parts(prompt, one, other)
                 for column, value in (
                     ("input_ids", ids), ("attention_mask", [1] * len(ids)), ("labels", [IGNORED, *trained][: len(ids)]),
                 )
@@ -210,6 +215,8 @@ CUTS = tuple(
 )
 PLAIN: Sequence[Mapping[str, Any]] = ({}, {"pad_to_multiple_of": 4})
 
+NONE = without("batch of rows")
+
 
 def _lists(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
@@ -220,49 +227,49 @@ def _lists(value: Any) -> Any:
     "labels of other tokens, padding that is trained",
     kind="texts",
     options=PLAIN,
-    excluded=without("collated"),
+    excluded=NONE,
 )
 @COLLATED.law(
     "texts that are flattened",
     "a first token that is trained on the row before it, positions that run on",
     kind="texts",
     options=({"padding_free": True},),
-    excluded=without("collated"),
+    excluded=NONE,
 )
 @COLLATED.law(
     "pairs",
     "answers of other rows, a mask of the prompt",
     kind="pairs",
     options=(*PLAIN, *CUTS),
-    excluded=without("collated"),
+    excluded=NONE,
 )
 @COLLATED.law(
     "triples",
     "the answer to imitate left out or cut otherwise",
     kind="triples",
     options=(*PLAIN, *CUTS),
-    excluded=without("collated"),
+    excluded=NONE,
 )
 @COLLATED.law(
     "answers with labels",
     "mismatched answers that are the row's own, a prompt that is trained",
     kind="labelled",
     options=(*PLAIN, {"max_length": 3}, {"max_length": 6}),
-    excluded=without("collated"),
+    excluded=NONE,
 )
 @COLLATED.law(
     "pairs for a reward model",
     "margins of other rows",
     kind="scored",
     options=PLAIN,
-    excluded=without("collated"),
+    excluded=NONE,
 )
 @COLLATED.law(
     "columns by their names",
     "prompts padded on the right",
     kind="named",
     options=({},),
-    excluded=without("collated"),
+    excluded=NONE,
 )
 def batches_have_rows(stack: Any, case: Numbers, kind: str, options: Sequence[Mapping[str, Any]]) -> Measure:
     """Compare batches with loops over lists, with the columns that rows may have and without them.
@@ -280,7 +287,7 @@ def batches_have_rows(stack: Any, case: Numbers, kind: str, options: Sequence[Ma
 @COLLATED.law(
     "packed texts",
     "positions or borders of one row of several texts, or of the first batch",
-    excluded=without("collated"),
+    excluded=NONE,
 )
 def packed_texts_have_borders(stack: Any, case: Numbers) -> Measure:
     """Compare batches of rows of several texts each, flattened and padded with positions."""
@@ -293,7 +300,7 @@ def _compare(stack: Any, kind: str, given: Iterable[tuple[list[Row], Mapping[str
     for rows, options in given:
         due = DEFINITIONS[kind](rows, options)
         try:
-            batch = stack.utilities["collated"](kind, [dict(row) for row in rows], options, PAD)
+            batch = stack.utilities["batch of rows"](kind, [dict(row) for row in rows], options, PAD)
         except NotServed as refused:
             reason = refused
             continue

@@ -1,4 +1,4 @@
-"""R31.templates: chat templates write every turn, train the assistant's alone, and are read back as they were written."""
+"""R31.templates: chat templates write every turn, train the assistant's alone, and are read back as written."""
 
 from __future__ import annotations
 

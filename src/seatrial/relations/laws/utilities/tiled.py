@@ -1,4 +1,4 @@
-"""R31.tiled: log-probabilities and divergences that are computed tile by tile are those of the whole logits, and so are their gradients."""
+"""R31.tiled: log-probabilities, divergences and gradients that are computed tile by tile are those of whole logits."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ FUNCTIONS_OF_TILES: Sequence[Plain] = (
     Plain(
         name="head in tiles",
         law="head in tiles",
-        suspects="a target in another tile, the largest of the last tile alone, a bias or a cap left out of the gradient",
+        suspects="a target in another tile, the largest of the last tile, a bias or a cap left out of the gradient",
         cases=_heads,
         right=head,
         bound=BOUND,
