@@ -16,7 +16,7 @@ from seatrial.relations.not_served import NotServed
 COLLATED = relation_of(
     "collated",
     "collators-keep-what-rows-have",
-    "A batch has each row's ids, labels and masks where they belong, whatever ids the row has; the rest is padding.",
+    "A batch has each row's ids, labels and masks where they belong, for any ids; the rest is padding.",
 )
 IGNORED, PAD = -100, 3
 """PAD is also an id of rows: where the end token pads, a mask that is made from ids hides it."""

@@ -1,8 +1,8 @@
-"""What TRL offers by name, and the adapter that judges it: `python -m seatrial.targets.trl.options.public` prints the table.
+"""What TRL offers by name, and the adapters that judge it; `python -m seatrial.targets.trl.options.public` prints it.
 
-Names come from the installed release alone: classes and functions that its modules define, without those that begin with
-an underscore. A class of trainers or of their configuration is judged where a setup or a comparison runs it; a function
-where an adapter's own table names it. All else is uncovered, or out of scope with a reason.
+Names come from the installed release alone: classes and functions that its modules define, without those that begin
+with an underscore. A trainer or its configuration is judged where a setup or a comparison runs it; a function where an
+adapter's own table names it. All else is uncovered, or out of scope with a reason.
 """
 
 from __future__ import annotations
@@ -68,10 +68,9 @@ def _judged() -> dict[str, str]:
     from seatrial.targets.trl.sources import SOURCES
     from seatrial.targets.trl.utilities import ADAPTED, PLAIN
 
-    found = {
-        name: "utilities"
-        for name in (*PLAIN.values(), *(row[0] for row in (*ADAPTED.values(), *SOURCES.values())))
-    }
+    found = dict.fromkeys(
+        (*PLAIN.values(), *(row[0] for row in (*ADAPTED.values(), *SOURCES.values()))), "utilities"
+    )
     found |= {place.rpartition(":")[2]: "utilities" for places, _ in COLLATORS.values() for place in places}
     found |= dict.fromkeys(TEMPLATES_AND_TILES, "utilities")
     found |= {
@@ -100,9 +99,7 @@ def main() -> None:
     rows = list(offered())
     judged = [row for row in rows if row.state != "uncovered" and not row.state.startswith("out of scope")]
     relevant = [row for row in rows if not row.state.startswith("out of scope")]
-    print(
-        f"trl {release('trl')}: {len(judged)} of {len(relevant)} relevant names are judged; {len(rows) - len(relevant)} are out of scope"
-    )
+    print(f"trl {release('trl')}: {len(judged)} of {len(relevant)} relevant names are judged")
     for row in rows:
         print(f"{row.module}.{row.name}\t{row.state}")
 
