@@ -109,6 +109,7 @@ def _layout(function: Any) -> Callable[..., Any]:
 def functions() -> dict[str, Callable[..., Any]]:
     """Return what the installed release has."""
     found: dict[str, Callable[..., Any]] = {}
+    adapt: Callable[[Any], Callable[..., Any]]
     for name, place, own, adapt in (
         ("head in tiles", "trl.kernels.chunked_logprob", "ChunkedLogProbFunction", _head),
         ("divergence in tiles", "trl.kernels.chunked_divergence", "ChunkedDivergenceFunction", _divergence),

@@ -64,7 +64,7 @@ def _answers(
 def texts(rows: Sequence[Row], options: Mapping[str, Any]) -> Columns:
     """Return the batch of texts, with labels of their own or their ids."""
     ids = [row["input_ids"] for row in rows]
-    labels = [row.get("labels", row["input_ids"]) for row in rows]
+    labels = [row["labels"] if "labels" in row else row["input_ids"] for row in rows]
     places = [
         [place for length in row.get("seq_lengths", [len(row["input_ids"])]) for place in range(length)]
         for row in rows

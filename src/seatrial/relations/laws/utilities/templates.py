@@ -244,7 +244,7 @@ def templates_are_chosen(stack: Any, case: Numbers) -> Measure:
 def tools_are_recognised(stack: Any, case: Numbers) -> Measure:
     """Compare whether a template is said to take tools with whether call and result are found in what it writes."""
     (word,) = random_words(case, 1)
-    turns = [
+    turns: list[Turn] = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "", "tool_calls": [CALL]},
         {"role": "tool", "name": TOOL, "content": word},

@@ -37,7 +37,8 @@ def logits_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, options: Mapp
     made = (made if bias is None else made + bias.double()) * options.get("scale", 1.0)
     if (cap := options.get("softcap")) is not None:
         made = cap * torch.tanh(made / cap)
-    return made / options.get("temperature", 1.0)
+    found: Tensor = made / options.get("temperature", 1.0)
+    return found
 
 
 def _made(case: Numbers, *, bias: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -71,14 +72,15 @@ def head(
     logprobs = logits.log_softmax(-1)
     own = logprobs.gather(-1, targets[:, None])[:, 0]
     entropy = -(logprobs.exp() * logprobs).sum(-1)
-    (own * weights_of(own) + entropy * weights_of(entropy).flip(0)).sum().backward()
+    total = (own * weights_of(own) + entropy * weights_of(entropy).flip(0)).sum()
+    gradients = torch.autograd.grad(total, given)
     return {
         "log-probabilities": own.detach(),
         "entropy": entropy.detach(),
         "squares": (2 * logprobs.detach()).logsumexp(-1),
         "mean": logits.detach().mean(-1),
         "first": (logits.argmax(-1) == targets).tolist(),
-        "gradients": [one.grad for one in given],
+        "gradients": list(gradients),
     }
 
 
@@ -121,11 +123,11 @@ def divergence(
     own = logits_of(given[0], given[1], None, shaped).log_softmax(-1)
     other = logits_of(teacher[0], teacher[1], None, shaped).log_softmax(-1)
     found = divergence_of(own, other, beta)
-    (found * weights_of(found)).sum().backward()
+    gradients = torch.autograd.grad((found * weights_of(found)).sum(), given)
     return {
         "divergence": found.detach(),
         "entropy": -(own.exp() * own).sum(-1).detach(),
-        "gradients": [one.grad for one in given],
+        "gradients": list(gradients),
     }
 
 
