@@ -68,6 +68,22 @@ FAULTS = [
         "lambda self, step: f(self, step - self.update_after))",
     ),
     (
+        "utilities", "R31.collated", "answers with labels",
+        "from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference as collator\n"
+        "replace(collator, 'torch_call', lambda f: lambda self, rows: f(self, "
+        "[{**row, 'KL_completion_ids': row['completion_ids']} for row in rows]))",
+    ),
+    (
+        "utilities", "R31.templates", "choice of a template",
+        "import trl.chat_template_utils as own\n"
+        "own.qwen3_vl_training_chat_template = own.qwen2_5_vl_training_chat_template",
+    ),
+    (
+        "utilities", "R31.tiled", "head in tiles",
+        "import trl.kernels.chunked_logprob as own\nreplace(own, '_backward_tile', lambda f: "
+        "lambda *a, softcap=1.0, **k: f(*a, softcap=2 * softcap, **k))",
+    ),
+    (
         "grpo-drawing", "R26.drawn", "with all options",
         "after_init(trl.GRPOTrainer, lambda self: setattr(self.generation_config, 'top_k', 0))",
     ),
@@ -117,7 +133,7 @@ FAULTS = [
     ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
-BY_DAY = (0, 10, 13)
+BY_DAY = (0, 13, 16)
 
 
 @pytest.mark.peer

@@ -35,6 +35,11 @@ class ComparedPlan(Case):
     """Batches of an evaluation: a divisor of four."""
     adapters: bool = False
     """Whether the trainer adds low-rank adapters to the model, and trains them alone."""
+    adapter_kind: str = ""
+    """One that the `CompareSpec` names, in place of low-rank adapters that begin with random weights.
+
+    Without `adapters`, `none`: as with adapters the reference is the model before it is trained.
+    """
     ends_after: int = 0
     """Step after whose checkpoint the run is stopped and resumed; 0: none."""
     repeats: bool = False
@@ -103,6 +108,10 @@ class CompareSpec:
     """Whether an evaluation's loss is the loss of training."""
     adapts: bool = True
     """Whether the trainer takes a configuration of adapters."""
+    neutral_adapters: Sequence[str] = ()
+    """Kinds of adapters that change nothing before they are trained."""
+    other_adapters: Sequence[str] = ()
+    """Kinds that change the model from the beginning."""
 
 
 @runtime_checkable

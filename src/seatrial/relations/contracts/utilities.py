@@ -70,6 +70,22 @@ class Continued(NamedTuple):
     logprobs: Sequence[float]
 
 
+class Template(NamedTuple):
+    """A chat template that a stack ships."""
+
+    name: str
+    trains: bool
+    """Whether it marks what the assistant says, for training."""
+    replaces: str
+    """Name of the template that it is used for in training; empty if it does not mark anything."""
+    takes_system: bool
+    takes_tools: bool
+    reads: bool
+    """Whether the stack reads answers that it writes."""
+    thinks: bool
+    """Whether a text before a call is written as a thought."""
+
+
 UTILITIES: Mapping[str, str] = {
     "logprobs": "(logits [..., V], ids [...]) -> log-probabilities [...]",
     "logprobs of several": "(logits [..., V], ids [..., K]) -> log-probabilities [..., K]",
@@ -190,6 +206,19 @@ UTILITIES: Mapping[str, str] = {
     "named optimizer": "(name, options of a run, weights, gradients of steps) -> matrix, bias and norm after each",
     "early stop": "(metrics of evaluations, options) -> number of evaluations, the best one and its weights",
     "options of text": "(text) -> options of a configuration",
+    "batch of rows": "(kind, rows, options, pad id) -> columns; see `laws.utilities.collated.DEFINITIONS`",
+    "head in tiles": "(hidden, weight, bias or None, targets, options, ids of a tile) -> outputs, gradients",
+    "divergence in tiles": "(hidden and weight of student, of teacher, beta, temperature, options) -> the same",
+    "divergence of the largest": "(logits of student, of teacher, number, whether with the rest, alpha) -> divergences",
+    "divergence of logits": "(logits of student, of teacher, alpha) -> divergences",
+    "images of samples": "(columns of a batch) -> columns with the images in a list by sample",
+    "images joined again": "(columns of a batch) -> its images by sample, joined again",
+    "templates": "() -> list of `Template`",
+    "written": "(template, turns, whether a prompt for an answer follows) -> text",
+    "trained spans": "(template, turns) -> texts of the trained spans",
+    "template for training": "(name of a template) -> name of the one for training, None if it needs none",
+    "takes tools": "(template) -> whether it is said to write calls and results of tools",
+    "read answer": "(template, text of the prompt, text of the answer, tools) -> turn",
     "cosine": "(verdicts, lengths, longest, bounds of wrong and of right answers) -> the rewards (arXiv 2502.03373)",
 }
 """Functions by name, with what each takes and gives; tensors keep their precision unless a law says otherwise."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.trl import collators, templates, tiles
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.sources import SOURCES
 
@@ -45,12 +46,16 @@ PARTS = KnownFailure(
     "a mixture is split by the random state of each process, without a seed",
     finding="TRL: the held-out part of a mixture",
 ).of("R31.sources/parts of a mixture in several processes")
+CUES = KnownFailure(
+    "five templates for training mark the cue that opens the assistant's turn",
+    finding="TRL: the cue of the assistant's turn in templates for training",
+).of("R31.templates/trained part and the prompt")
 
 
 class Utilities(KnowsFailures):
     """Functions of `trl.trainer.utils`, `trl.data_utils`, `trl.rewards` and the losses of trainers."""
 
-    known_failures: ClassVar[Sequence[KnownFailure]] = (PROMPTS, PARTS)
+    known_failures: ClassVar[Sequence[KnownFailure]] = (PROMPTS, PARTS, CUES)
 
     def __init__(self) -> None:
         """Find those that the installed release has.
@@ -69,6 +74,7 @@ class Utilities(KnowsFailures):
             made["odds loss"] = _odds_loss(trainer)
         if not made:
             raise Gone(f"trl {release('trl')} has none of {', '.join(PLAIN.values())}")
+        made |= {**templates.functions(), **collators.functions(), **tiles.functions()}
         self.utilities: Mapping[str, Callable[..., Any]] = made
 
 

@@ -135,6 +135,8 @@ def _columns(case: Numbers, num_rows: int) -> dict[str, Any]:
 def _numbers_of(columns: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """Return the numbers of each row by column, which agree where columns stay aligned."""
     texts = [int(text.split()[1]) for text in columns["texts"]]
+    if len({len(texts), len(columns["ids"]), len(columns["values"])}) > 1:
+        return [(-1,)]  # no row: a column has another number of rows
     return list(zip(columns["ids"][:, 0].tolist(), columns["values"].int().tolist(), texts, strict=True))
 
 

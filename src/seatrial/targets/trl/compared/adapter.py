@@ -56,6 +56,25 @@ LORA: Mapping[str, Any] = {
     "target_modules": ["q_proj", "down_proj"],
     "init_lora_weights": False,
 }
+NEUTRAL_ADAPTERS = ("low-rank, from zero", "DoRA", "IA3", "low-rank, with a trained head")
+OTHER_ADAPTERS = ("prompt tuning", "p-tuning")
+
+
+def adapter_configuration(kind: str, task: str) -> Any:
+    """Return PEFT's configuration of adapters; those of no kind are low-rank and begin with random weights."""
+    import peft
+
+    if kind == "IA3":
+        modules = ["q_proj", "v_proj", "down_proj"]
+        return peft.IA3Config(task_type=task, target_modules=modules, feedforward_modules=["down_proj"])
+    if kind == "prompt tuning":
+        return peft.PromptTuningConfig(task_type=task, num_virtual_tokens=3)
+    if kind == "p-tuning":
+        return peft.PromptEncoderConfig(task_type=task, num_virtual_tokens=3, encoder_hidden_size=16)
+    more: dict[str, Any] = {} if not kind else {"init_lora_weights": True, "use_dora": kind == "DoRA"}
+    if kind.endswith("trained head"):
+        more["modules_to_save"] = ["score" if task == "SEQ_CLS" else "lm_head"]
+    return peft.LoraConfig(task_type=task, **{**LORA, **more})
 
 
 class Compared(KnowsFailures, TinyCausalModel):
@@ -104,6 +123,8 @@ class Compared(KnowsFailures, TinyCausalModel):
             evaluates_loss=self.kind.evaluates_loss,
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
+            neutral_adapters=NEUTRAL_ADAPTERS,
+            other_adapters=OTHER_ADAPTERS,
         )
 
     @property
@@ -143,9 +164,11 @@ class Compared(KnowsFailures, TinyCausalModel):
             try:
                 return run.finished()
             except Exception as error:
-                if plan.variation not in MAY_BE_REFUSED:
+                if plan.variation not in MAY_BE_REFUSED and not plan.adapter_kind:
                     raise
-                raise NotServed(f"{plan.variation}: {error_line(error)[:200]}") from error
+                raise NotServed(
+                    f"{plan.variation or plan.adapter_kind}: {error_line(error)[:200]}"
+                ) from error
 
     def arguments(self, plan: ComparedPlan) -> Any:
         """Return the trainer's configuration."""
@@ -218,9 +241,9 @@ class Compared(KnowsFailures, TinyCausalModel):
         if plan.variation in REWARDS:
             given["reward_funcs"] = [rewards_of] * (1 + REWARDS.index(plan.variation))
         if plan.adapters:
-            from peft import LoraConfig
-
-            given["peft_config"] = LoraConfig(task_type="SEQ_CLS" if self._scores else "CAUSAL_LM", **LORA)
+            task = "SEQ_CLS" if self._scores else "CAUSAL_LM"
+            given["peft_config"] = adapter_configuration(plan.adapter_kind, task)
+        if plan.adapters or plan.adapter_kind:
             given["ref_model"] = None
         return self.trainer_class(**{name: one for name, one in given.items() if name in self._takes})
 

@@ -1,0 +1,171 @@
+"""Chat templates that TRL ships, written and read with a tokenizer of bytes, in the contract's form."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from inspect import signature
+from itertools import groupby
+from typing import Any
+
+from seatrial.relations.contracts.utilities import Template
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import release
+from seatrial.targets.common.tiny import tiny_tokenizer
+
+ENDING, TRAINING = "_chat_template", "_training"
+THINKING = ("gptoss",)
+"""Templates that write a text before a call as a thought: their models have no other place for it."""
+CALL = {"type": "function", "function": {"name": "probe", "arguments": {"word": "probed"}}}
+CALLING: Sequence[Mapping[str, Any]] = (
+    {"role": "user", "content": "asked"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "name": "probe", "content": "found"},
+)
+"""A call whose arguments are a dictionary, which some templates cannot write."""
+Turns = Sequence[Mapping[str, Any]]
+
+
+def _module() -> Any:
+    return importlib.import_module("trl.chat_template_utils")
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    """Return the templates by name, without those that are not text."""
+    found = vars(_module()).items()
+    return {
+        name.removesuffix(ENDING): text
+        for name, text in found
+        if name.endswith(ENDING) and isinstance(text, str)
+    }
+
+
+@cache
+def _tokenizer() -> Any:
+    tokenizer = tiny_tokenizer()
+    tokenizer.bos_token = "<s>"
+    return tokenizer
+
+
+def _with(template: str) -> Any:
+    """Return a tokenizer of its own with a template."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.bos_token = "<s>"
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def _blocks(turns: Turns) -> list[dict[str, Any]]:
+    return [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
+
+
+def _apply(name: str, turns: Turns, **options: Any) -> Any:
+    given = _blocks(turns) if _takes_blocks(name) else [dict(turn) for turn in turns]
+    return _tokenizer().apply_chat_template(given, chat_template=_texts()[name], **options)
+
+
+@cache
+def _takes_blocks(name: str) -> bool:
+    """Return whether a template takes the text of a turn as a list of blocks alone, as those of images do."""
+    turns = [{"role": "user", "content": "probe"}]
+    return not _holds(name, turns)
+
+
+def _holds(name: str, turns: Turns) -> bool:
+    """Return whether a template writes turns of plain texts, and the last one's text among them."""
+    try:
+        text = _tokenizer().apply_chat_template(list(turns), tokenize=False, chat_template=_texts()[name])
+    except Exception:  # noqa: BLE001  templates refuse with errors of their own, and Jinja's
+        return False
+    return turns[-1]["content"] in text
+
+
+@cache
+def _listed() -> tuple[Template, ...]:
+    found = []
+    for name in _texts():
+        base = name.removesuffix(TRAINING)
+        system = [{"role": "system", "content": "rules"}, {"role": "user", "content": "asked"}]
+        found.append(
+            Template(
+                name=name,
+                trains=name.endswith(TRAINING),
+                replaces=base if name.endswith(TRAINING) else "",
+                takes_system=_takes(name, system),
+                takes_tools=not _takes_blocks(name) and _says_tools(name) and _takes(name, CALLING),
+                reads=name == base and _reads(name),
+                thinks=base in THINKING,
+            )
+        )
+    return tuple(found)
+
+
+def _takes(name: str, turns: Turns) -> bool:
+    try:
+        _apply(name, turns, tokenize=False)
+    except Exception:  # noqa: BLE001  as in `_holds`
+        return False
+    return True
+
+
+def _says_tools(name: str) -> bool:
+    return bool(_module().supports_tool_calling(_with(_texts()[name])))
+
+
+def _reads(name: str) -> bool:
+    try:
+        _module().add_response_schema(_with(_texts()[name]))
+    except ValueError:
+        return False
+    return True
+
+
+def _written(template: Template, turns: Turns, opens: bool) -> str:
+    found: str = _apply(template.name, turns, tokenize=False, add_generation_prompt=opens)
+    return found
+
+
+def _trained_spans(template: Template, turns: Turns) -> list[str]:
+    found = _apply(template.name, turns, return_dict=True, return_assistant_tokens_mask=True)
+    pairs = zip(found["assistant_masks"], found["input_ids"], strict=True)
+    parts = groupby(pairs, key=lambda pair: pair[0])
+    return [_tokenizer().decode([token for _, token in part]) for trained, part in parts if trained]
+
+
+def _for_training(name: str) -> str | None:
+    given = _module().get_training_chat_template(_with(_texts()[name]))
+    return None if given is None else next(one for one, text in _texts().items() if text == given)
+
+
+def _read_answer(template: Template, prompt: str, answer: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what `parse_response` reads, with what the installed release takes."""
+    parse = _module().parse_response
+    if missing := {"prefix", "tools"} - set(signature(parse).parameters):
+        raise NotServed(f"parse_response of trl {release('trl')} takes no {', '.join(sorted(missing))}")
+    tokenizer = _module().add_response_schema(_with(_texts()[template.name]))
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer)]
+    found: dict[str, Any] = parse(tokenizer, ids[1], prefix=ids[0], tools=tools)
+    return found
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return what the installed release has; nothing where it has no templates for training."""
+    try:
+        module = _module()
+    except ModuleNotFoundError:
+        return {}
+    if not hasattr(module, "get_training_chat_template"):
+        return {}
+    found: dict[str, Callable[..., Any]] = {
+        "templates": lambda: list(_listed()),
+        "written": _written,
+        "trained spans": _trained_spans,
+        "template for training": _for_training,
+    }
+    if hasattr(module, "supports_tool_calling"):
+        found["takes tools"] = lambda template: _says_tools(template.name)
+    if hasattr(module, "parse_response") and hasattr(module, "add_response_schema"):
+        found["read answer"] = _read_answer
+    return found

@@ -1,0 +1,134 @@
+"""TRL's heads in tiles, divergences of distillation and cuts of images, in the contract's form."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from inspect import getsource
+from typing import Any
+
+from torch import Tensor
+
+from seatrial.relations.laws.utilities.tiled import weights_of
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import Gone, find_name, release
+
+OUTPUTS = ("entropy", "log_sum_sq_probs", "mean_logits", "is_top1")
+NAMES = ("log-probabilities", "entropy", "squares", "mean")
+
+
+def _head(function: Any) -> Callable[..., Any]:
+    def tiled(
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        options: Mapping[str, Any],
+        tile: int,
+    ) -> dict[str, Any]:
+        given = [one.clone().requires_grad_() for one in (hidden, weight, *(() if bias is None else (bias,)))]
+        offset = given[2] if bias is not None else None
+        shape = (options.get("softcap"), options.get("scale", 1.0))
+        found = function.apply(
+            given[0], given[1], offset, targets, options.get("temperature", 1.0), tile, *shape, OUTPUTS
+        )
+        own, entropy = found[:2]
+        (own * weights_of(own) + entropy * weights_of(entropy).flip(0)).sum().backward()
+        return {
+            **{name: value.detach().double() for name, value in zip(NAMES, found, strict=False)},
+            "first": found[4].tolist(),
+            "gradients": [one.grad for one in given],
+        }
+
+    return tiled
+
+
+def _divergence(function: Any) -> Callable[..., Any]:
+    def tiled(
+        student: Sequence[Tensor],
+        teacher: Sequence[Tensor],
+        beta: float,
+        temperature: float,
+        options: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        given = [one.clone().requires_grad_() for one in student]
+        shape = (options.get("scale", 1.0), options.get("softcap"))
+        found, entropy = function.apply(*given, None, *teacher, None, beta, temperature, *shape, *shape)
+        (found * weights_of(found)).sum().backward()
+        return {
+            "divergence": found.detach(),
+            "entropy": entropy.detach(),
+            "gradients": [one.grad for one in given],
+        }
+
+    return tiled
+
+
+def _largest(compute: Any) -> Callable[..., Any]:
+    return lambda student, teacher, number, tail, alpha: compute(
+        student, teacher, distillation_topk=number, distillation_add_tail=tail, distillation_alpha=alpha
+    )
+
+
+def _whole(compute: Any) -> Callable[..., Any]:
+    return lambda student, teacher, alpha: compute(student, teacher, distillation_alpha=alpha)
+
+
+def _both(*places: str, name: str, adapt: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any] | None:
+    """Return a function that two trainers have each a copy of, and that gives the copies' results if they are one."""
+    found = []
+    for place in places:
+        try:
+            found.append(adapt(find_name("trl", [f"{place}:{name}"])))
+        except Gone:
+            continue
+    if not found:
+        return None
+
+    def called(*arguments: Any) -> Any:
+        results = [one(*arguments) for one in found]
+        return next((one for one in results[1:] if not bool((one == results[0]).all())), results[0])
+
+    return called
+
+
+def _layout(function: Any) -> Callable[..., Any]:
+    """Return the cut of images, for layouts that the installed release knows."""
+    text = getsource(function)
+
+    def cut(batch: Mapping[str, Any]) -> Any:
+        if unknown := [
+            name for name in batch if name not in ("input_ids", "num_images") and f'"{name}"' not in text
+        ]:
+            raise NotServed(f"{function.__name__} of trl {release('trl')} knows no {', '.join(unknown)}")
+        return function(dict(batch))
+
+    return cut
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return what the installed release has."""
+    found: dict[str, Callable[..., Any]] = {}
+    adapt: Callable[[Any], Callable[..., Any]]
+    for name, place, own, adapt in (
+        ("head in tiles", "trl.kernels.chunked_logprob", "ChunkedLogProbFunction", _head),
+        ("divergence in tiles", "trl.kernels.chunked_divergence", "ChunkedDivergenceFunction", _divergence),
+    ):
+        try:
+            found[name] = adapt(getattr(importlib.import_module(place), own))
+        except (ModuleNotFoundError, AttributeError):
+            continue
+    losses = ("trl.experimental.sdft.loss_utils", "trl.experimental.sdpo.loss_utils")
+    for name, own, adapt in (
+        ("divergence of the largest", "compute_topk_self_distillation_loss", _largest),
+        ("divergence of logits", "compute_full_logit_self_distillation_loss", _whole),
+    ):
+        if (both := _both(*losses, name=own, adapt=adapt)) is not None:
+            found[name] = both
+    try:
+        split = find_name("trl", ["trl.trainer.utils:split_pixel_values_by_grid"])
+        join = find_name("trl", ["trl.trainer.utils:unsplit_pixel_values_by_grid"])
+    except Gone:
+        return found
+    cut = _layout(split)
+    return {**found, "images of samples": cut, "images joined again": lambda batch: join(cut(batch))}
