@@ -16,11 +16,11 @@ V, D, PAD = 12, 4, 0
 class Net(nn.Module):
     """Predicts a token from the one before it, with adapters of rank one if they are requested."""
 
-    def __init__(self, adapters: bool) -> None:
+    def __init__(self, adapters: bool, up: float = 1.0) -> None:
         super().__init__()
         self.embed = nn.Embedding(V, D)
         self.head = nn.Linear(D, V)
-        self.lora_up = nn.Parameter(torch.ones(V, 1)) if adapters else None
+        self.lora_up = nn.Parameter(torch.full((V, 1), up)) if adapters else None
         self.lora_down = nn.Parameter(torch.ones(1, D)) if adapters else None
         if adapters:
             self.embed.requires_grad_(False)
@@ -42,13 +42,18 @@ class PlainCompared:
     def __init__(self, fault: str = "", means: Any = "rows") -> None:
         self.fault = fault
         self.compare_spec = CompareSpec(
-            neutral={"more padding": "", "checkpointing": ""}, effective=["scale=2"], means=means
+            neutral={"more padding": "", "checkpointing": ""},
+            effective=["scale=2"],
+            means=means,
+            neutral_adapters=["from zero"],
+            other_adapters=["from one"],
         )
 
     def compared_run(self, plan: ComparedPlan) -> ComparedRun:
         faulty = self.fault
         torch.manual_seed(plan.process_seed if faulty == "first weights" else plan.seed)
-        model, reference = Net(plan.adapters), Net(False)
+        model = Net(plan.adapters, up=0.0 if plan.adapter_kind == "from zero" else 1.0)
+        reference = Net(False)
         if faulty == "adapters with the base":
             model.requires_grad_(True)
         if faulty == "shared reference":
@@ -136,6 +141,8 @@ class PlainCompared:
         with torch.no_grad():
             held_BT = reference(ids_BS)[:, :-1].log_softmax(-1).gather(-1, ids_BS[:, 1:, None])[..., 0]
         scale = 2.0 if plan.variation == "scale=2" and self.fault != "unread" else 1.0
+        if self.fault == "another loss with adapters" and plan.adapters:
+            scale = 3.0
         each_BT = -scale * picked_BT + 0.1 * (picked_BT - held_BT) ** 2
         if self.fault == "token means":
             mean: Tensor = (each_BT * mask_BT).sum() / mask_BT.sum()

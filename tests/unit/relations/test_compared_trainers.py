@@ -1,20 +1,22 @@
-"""R33.compared: a plain trainer is one with itself, and each fault breaks its law."""
+"""R33.compared and R33.adapter_kinds: a plain trainer is one with itself, and each fault breaks its law."""
 
 import pytest
 from tests.unit.relations.plain_compared import PlainCompared
 
 from seatrial.relations.engine import run_relation
+from seatrial.relations.law import Relation
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-(COMPARED,) = select(["R33.compared"])
+COMPARED, ADAPTER_KINDS = select(["R33.compared", "R33.adapter_kinds"])
 
 
-def test_a_plain_trainer_passes() -> None:
+@pytest.mark.parametrize("relation", [COMPARED, ADAPTER_KINDS], ids=lambda relation: relation.id)
+def test_a_plain_trainer_passes(relation: Relation) -> None:
     """Every law is exercised and holds."""
-    verdict = run_relation(COMPARED, PlainCompared(), seeds=[0], thorough=True)
+    verdict = run_relation(relation, PlainCompared(), seeds=[0], thorough=True)
     assert verdict.outcome is Outcome.PASS, verdict.reason
-    assert set(verdict.details["laws"]) == {law.name for law in COMPARED.laws}
+    assert set(verdict.details["laws"]) == {law.name for law in relation.laws}
 
 
 FAULTS = [
@@ -38,17 +40,27 @@ FAULTS = [
     ("rows", "the caller's arguments"),
     ("unsaved", "the saved model"),
 ]
+OF_ADAPTERS = [
+    ("another loss with adapters", "adapters that begin as nothing"),
+    ("a weight left out", "adapters of every kind are trained"),
+    ("micro-batches summed", "adapters of every kind, micro-batches"),
+]
 
 
 def test_each_law_has_a_fault() -> None:
     """So that none can hold by itself."""
     assert {law for _, law in FAULTS} == {law.name for law in COMPARED.laws}
+    assert {law for _, law in OF_ADAPTERS} == {law.name for law in ADAPTER_KINDS.laws}
 
 
-@pytest.mark.parametrize(("fault", "law"), FAULTS)
-def test_a_fault_breaks_its_law(fault: str, law: str) -> None:
+@pytest.mark.parametrize(
+    ("relation", "fault", "law"),
+    [*((COMPARED, *one) for one in FAULTS), *((ADAPTER_KINDS, *one) for one in OF_ADAPTERS)],
+    ids=lambda one: one.id if isinstance(one, Relation) else one,
+)
+def test_a_fault_breaks_its_law(relation: Relation, fault: str, law: str) -> None:
     """Its own, whatever else it breaks."""
-    verdict = run_relation(COMPARED, PlainCompared(fault), seeds=[0], thorough=True, shrink_seconds=0)
+    verdict = run_relation(relation, PlainCompared(fault), seeds=[0], thorough=True, shrink_seconds=0)
     assert law in verdict.details["laws_broken"], verdict.reason
 
 
