@@ -22,6 +22,8 @@ OF_THE_COLLECTOR = ("generation", "data_processing", "reward_calculation")
 TOTAL = "total_step_time"
 SLACK = 1e-3
 """Seconds by which the parts of a phase may exceed it, in rounding."""
+LEAST = 1e-4
+"""Seconds below which two phases can be equal by chance: clocks count nanoseconds, some only microseconds."""
 
 
 def phases_are_measured(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -63,14 +65,11 @@ PHASES = sensor(
 
 
 def _equal(seconds: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
-    """Yield pairs of phases that take exactly as long as each other at two steps or more.
-
-    Clocks count nanoseconds: two phases of a tenth of a millisecond are equal by chance at one step of 100,000.
-    """
+    """Yield pairs of phases that take exactly as long as each other at two steps or more."""
     pairs: dict[tuple[str, str], list[int]] = defaultdict(list)
     for step, of in seconds.items():
         for one, other in itertools.combinations(sorted(of), 2):
-            if of[one] == of[other] > 0:
+            if of[one] == of[other] > LEAST:
                 pairs[one, other].append(step)
     for (one, other), steps in pairs.items():
         if len(steps) > 1:
