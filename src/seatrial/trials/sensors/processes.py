@@ -11,7 +11,14 @@ from seatrial.evidence.weights import stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import FAMILIES
 from seatrial.trials.sensors.options import options_of
-from seatrial.trials.sensors.paths import model_facts, read_object, run_facts, sensor
+from seatrial.trials.sensors.paths import (
+    by_step,
+    first_step_of_command,
+    model_facts,
+    read_object,
+    run_facts,
+    sensor,
+)
 from seatrial.trials.sensors.run_record import CLOCK
 
 TRAINER = "trainer"
@@ -80,8 +87,9 @@ def _wrong_policy(
     live = {dimension: size for dimension, size in said.get("mesh", {}).items() if size > 1}
     if live != dict(job.mesh):
         yield f"the mesh is recorded as {live}, the options give {dict(job.mesh)}"
-    if job.backend is not None and said.get("name") != job.backend:
-        yield f"the policy is recorded as {said.get('name')}, the options give {job.backend}"
+    backend = job.backend or "hf"
+    if said.get("name") != backend:
+        yield f"the policy is recorded as {said.get('name')}, the options give {backend}"
     if facts.get("device") == "cpu" and not str(said.get("kernels", OWN_KERNELS)).startswith(OWN_KERNELS):
         yield f"the kernels are recorded as {said['kernels']}, on a CPU"
     number = sum(said.get("weights", {}).values())
@@ -142,9 +150,9 @@ def _wrong_generator(
     library = {"megatron": "megatron-core"}.get(backend, backend)
     if not engine.startswith(f"{library} "):
         yield f"the generator is recorded as {engine}, the options ask for {library}"
-    torch = str(facts.get("versions", {}).get("torch"))
-    if backend == "torch" and engine.split(",")[0] != f"torch {torch}":
-        yield f"the generator is recorded as {engine}, the run has torch {torch}"
+    version = facts.get("versions", {}).get(backend)
+    if version is not None and engine.split(",")[0] != f"{library} {version}":
+        yield f"the generator is recorded as {engine}, the run has {library} {version}"
     if ("int8" in engine) != (options["policy.generation.quantization"] == "int8"):
         yield (
             f"the generator is recorded as {engine}, policy.generation.quantization is "
@@ -158,6 +166,7 @@ def _wrong_attempts(
     """Yield what is wrong with the record of the run's starts: each after the one before, the last one this command."""
     attempts = facts.get("attempts", [])
     if not attempts:
+        yield "no start is recorded"
         return
     times = [one.get("started_at", math.nan) for one in attempts]
     if times != sorted(times):
@@ -167,3 +176,9 @@ def _wrong_attempts(
         yield f"the last start is recorded at {times[-1]}, the run at {began}"
     if evidence.job.first_step == 1 and attempts[0].get("resumed_from") is not None:
         yield f"the first start is recorded to resume from step {attempts[0]['resumed_from']}"
+    resumed = [one.get("resumed_from") for one in attempts]
+    if resumed[1:] != sorted(step for step in resumed[1:] if step is not None):
+        yield f"the starts are recorded to resume from the steps {resumed}"
+    earlier = min(by_step(evidence, "train/loss"), default=1) < first_step_of_command(evidence)
+    if earlier and len(attempts) < 2:
+        yield f"{len(attempts)} start is recorded, and the log holds steps of an earlier one"
