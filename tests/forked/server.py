@@ -150,6 +150,9 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     status: Any = 1
     try:
         _customize(places)
+        sys.modules[
+            "seatrial.relations.registry"
+        ].all_relations.cache_clear()  # the command's path may have more
         if module == "-c":
             _serve_forks(words[0])
         else:

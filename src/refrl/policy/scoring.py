@@ -122,7 +122,7 @@ def make_scoring(config: PolicyConfig, model: PreTrainedModel, temperature: floa
             "policy.logprob_chunk_size": bool(chunk),
             "policy.fused_kernels": refused is None,
         }
-        _probe(options, model, forward, plain)
+        _probe(options, model, forward, plain, getattr(torch, config.precision))
     kernels = f"the model's own: {refused}" if refused else "fused"
     return assemble_scoring(config, model, forward, kernels)
 
@@ -296,8 +296,16 @@ def check_window(option: str, config: PolicyConfig, model: PreTrainedModel) -> N
 
 
 @torch.no_grad()
-def _probe(options: Mapping[str, bool], model: PreTrainedModel, forward: Forward, plain: Forward) -> None:
+def _probe(
+    options: Mapping[str, bool],
+    model: PreTrainedModel,
+    forward: Forward,
+    plain: Forward,
+    precision: torch.dtype,
+) -> None:
     """Compare a forward with the model's own on a few generated rows of unequal length.
+
+    The precision is that of the computation: weights in float32 may be rounded for it (dtensor).
 
     Raises:
         ConfigError: they disagree, or the model does not take the form at all.
@@ -311,7 +319,7 @@ def _probe(options: Mapping[str, bool], model: PreTrainedModel, forward: Forward
         raise ConfigError(
             f"{name}: {type(model).__name__} does not take it ({reason}); leave it out"
         ) from error
-    tolerance = PROBE_TOLERANCE[model.dtype]
+    tolerance = PROBE_TOLERANCE[precision]
     if not difference <= tolerance:
         raise ConfigError(
             f"{name}: log-probabilities of {type(model).__name__} differ by {difference:.3g} from its own forward, "

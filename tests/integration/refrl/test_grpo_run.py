@@ -119,7 +119,7 @@ def test_rows_are_what_was_trained_on(overrides: Overrides, tiny_model: Path) ->
         expected_advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
         assert [row["advantage"] for row in group] == pytest.approx(expected_advantages.tolist(), abs=1e-4)
     held_out = rows(config, 0, "validation_data")
-    assert len(held_out) == config.data.num_validation
+    assert len(held_out) == config.grpo.max_val_samples
     trained_on = {row["prompt"] for step in (1, 2, 3) for row in rows(config, step)}
     assert not trained_on & {row["prompt"] for row in held_out}
 

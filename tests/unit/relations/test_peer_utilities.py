@@ -1,50 +1,17 @@
 """R31 of workers, corrections, reward functions and data sets: definitions hold, and each fault breaks its law."""
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from tests.unit.relations.plain_peers import END, PEERS, pairs, prompts
 
 from seatrial.relations.engine import run_relation
-from seatrial.relations.laws.utilities.corrections import CORRECTION_FUNCTIONS
-from seatrial.relations.laws.utilities.data_sets import prompt_row
-from seatrial.relations.laws.utilities.reward_calls import REWARD_FUNCTIONS
-from seatrial.relations.laws.utilities.workers import WORKER_FUNCTIONS
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
 RELATIONS = ("R31.workers", "R31.corrections", "R31.reward_calls", "R31.data_sets")
-DEFINED: Mapping[str, Callable[..., Any]] = {
-    one.name: one.right for one in (*WORKER_FUNCTIONS, *CORRECTION_FUNCTIONS, *REWARD_FUNCTIONS)
-}
-END = "."
-
-
-def prompts(files: Sequence[Sequence[dict[str, Any]]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of all files, the first ones or drawn ones."""
-    records = [record for own in files for record in own]
-    limit = options.get("max_samples", -1)
-    if options.get("shuffle"):
-        return [prompt_row(one) for one in random.Random(options["seed"]).sample(records, limit)]
-    return [prompt_row(one) for one in records[: limit if limit > 0 else None]]
-
-
-def pairs(files: Sequence[Sequence[dict[str, str]]], options: Mapping[str, Any]) -> list[Any]:
-    """Return letters as ids."""
-    end = END if options.get("add_eos", True) else ""
-    records = [record for own in files for record in own][: options.get("max_samples")]
-    size = options["max_length"]
-
-    def row(text: str) -> tuple[list[int], list[int]]:
-        ids = [ord(one) for one in text][:size]
-        gap = [0] * (size - len(ids))
-        return ids + gap, [1] * len(ids) + gap
-
-    return [
-        [row(record["prompt"] + record[name] + end) for name in ("chosen", "rejected")] for record in records
-    ]
 
 
 class Stack:
@@ -54,8 +21,7 @@ class Stack:
 
     def __init__(self, name: str = "", faulty: Callable[..., Any] | None = None) -> None:
         """Keep them."""
-        own = {**DEFINED, "prompts of files": prompts, "pairs of files": pairs}
-        self.utilities = {**own, **({name: faulty} if faulty else {})}
+        self.utilities = {**PEERS, **({name: faulty} if faulty else {})}
 
     def text_of(self, ids: Sequence[int], mask: Sequence[int]) -> str:
         """Return the text of shown letters."""
@@ -73,14 +39,14 @@ def test_definitions_hold(name: str) -> None:
 
 def dispatched(change: Callable[[list[list[int]], Any], Any]) -> tuple[str, Callable[..., Any]]:
     """Return a worker group whose parts and results are changed."""
-    return "dispatched to workers", lambda *given: change(*DEFINED["dispatched to workers"](*given))
+    return "dispatched to workers", lambda *given: change(*PEERS["dispatched to workers"](*given))
 
 
 def every_answer(
     batch: Any, mesh: Sequence[int], answers: Sequence[bool], options: Any
 ) -> tuple[list[list[int]], Any]:
     """Return the results of every copy of a part."""
-    found: tuple[list[list[int]], Any] = DEFINED["dispatched to workers"](
+    found: tuple[list[list[int]], Any] = PEERS["dispatched to workers"](
         batch, mesh, [True] * len(mesh), options
     )
     return found
@@ -88,12 +54,12 @@ def every_answer(
 
 def corrected(name: str, change: Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
     """Return a correction whose result is changed."""
-    return name, lambda *given: change(*DEFINED[name](*given))
+    return name, lambda *given: change(*PEERS[name](*given))
 
 
 def changed(name: str, change: Callable[[Any], Any]) -> tuple[str, Callable[..., Any]]:
     """Return a function whose result is changed."""
-    return name, lambda *given: change(DEFINED[name](*given))
+    return name, lambda *given: change(PEERS[name](*given))
 
 
 def not_of_kept(weights: Any, mask: Any, metrics: dict[str, float]) -> Any:

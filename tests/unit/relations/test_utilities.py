@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.unit.relations.defined_utilities import DEFINED
+from tests.unit.relations.plain_peers import PEERS
 from tests.unit.relations.plain_templates import MADE
 from tests.unit.relations.plain_utilities import PLAIN, Plain, pad, repeated_order
 
@@ -37,7 +38,7 @@ def test_plain_functions_hold(name: str) -> None:
 
 def test_every_function_of_the_contract_is_tried() -> None:
     """The plain stacks have all."""
-    assert {*PLAIN, *DEFINED, *MADE} == set(UTILITIES)
+    assert {*PLAIN, *DEFINED, *MADE, *PEERS} == set(UTILITIES)
 
 
 def in_bfloat16(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import io
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,7 +71,7 @@ class VerlDataSets:
                 **more,
             )
             if options.get("reloaded"):
-                data = pickle.loads(pickle.dumps(data))  # noqa: S301  its own bytes
+                data = copy.deepcopy(data)  # which takes and sets its state, as pickling does
                 data.resume_dataset_state()
         rows = [data[place] for place in range(len(data))]
         if rows and "raw_prompt" not in rows[0]:
