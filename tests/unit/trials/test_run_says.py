@@ -191,6 +191,7 @@ def test_rows_are_the_same(tmp_path: Path, change: Mapping[str, Any], outcome: O
     row = LedgerRow(**{**ROW.__dict__, "reward": 0.5, "completion": "a", "prev_logprobs": (-2.0,)})
     one, other = (run_of(tmp_path, {}, rows=[LedgerRow(**{**row.__dict__, **of})]) for of in ({}, change))
     assert compare_rows(one, other, 1e-4).outcome is outcome
+    assert compare_rows(one, other, 1e-4, last_step=0).outcome is Outcome.FAIL  # nothing is compared
 
 
 def test_rows_that_are_missing_are_not_the_same(tmp_path: Path) -> None:
@@ -214,6 +215,14 @@ def test_other_series_are_the_same(tmp_path: Path, other: Any, outcome: Outcome)
     (tmp_path / "run_info.json").write_text('{"pid": 1}')
     one = run_of(tmp_path, {"train/x": {1: 1.0}, "train/loss": {1: 3.0}, "timing/train/y": {1: 1.0}})
     assert compare_other_series(one, run_of(tmp_path, other), ["train/loss"], 1e-4).outcome is outcome
+
+
+def test_later_steps_may_be_left_out(tmp_path: Path) -> None:
+    """Where another token may have been drawn."""
+    (tmp_path / "run_info.json").write_text('{"pid": 1}')
+    one, other = (run_of(tmp_path, {"train/x": {1: 1.0, 2: value}}) for value in (1.0, 2.0))
+    assert compare_other_series(one, other, [], 1e-4).outcome is Outcome.FAIL
+    assert compare_other_series(one, other, [], 1e-4, last_step=1).outcome is Outcome.PASS
 
 
 GROUPS = [

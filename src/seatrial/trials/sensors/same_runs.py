@@ -26,7 +26,13 @@ OF_MICRO_BATCHES = ("train/global_valid_",)
 
 
 def compare_other_series(
-    alone: RunEvidence, shared: RunEvidence, compared: Sequence[str], tolerance: float, name: str = SERIES
+    alone: RunEvidence,
+    shared: RunEvidence,
+    compared: Sequence[str],
+    tolerance: float,
+    name: str = SERIES,
+    *,
+    last_step: float = math.inf,
 ) -> Verdict:
     """Compare every series of two runs, step by step, but seconds and those that another check compares.
 
@@ -36,6 +42,7 @@ def compare_other_series(
         compared: series that are left out.
         tolerance: largest difference, of the larger of 1 and the value.
         name: of the verdict.
+        last_step: the last one that is compared.
 
     Raises:
         NotGivenError: the runs write no record of themselves: which of their series time alone changes is not known.
@@ -56,15 +63,22 @@ def compare_other_series(
         if one is None or other is None or one.steps.tolist() != other.steps.tolist():
             wrong.append(f"{tag} is not logged at the same steps by both")
             continue
-        gap = _gap(one, other)
-        number += len(one)
+        gap = _gap(one, other, last_step)
+        number += int((one.steps <= last_step).sum())
         largest = max(largest, gap)
         if not gap <= tolerance:
             wrong.append(f"{tag} differs by {gap:.3g}")
     return _verdict(name, wrong, f"{len(names)} series, largest difference {largest:.3g}", tolerance, number)
 
 
-def compare_rows(alone: RunEvidence, shared: RunEvidence, tolerance: float, name: str = ROWS) -> Verdict:
+def compare_rows(
+    alone: RunEvidence,
+    shared: RunEvidence,
+    tolerance: float,
+    name: str = ROWS,
+    *,
+    last_step: float = math.inf,
+) -> Verdict:
     """Compare every column of every trained row of two runs.
 
     Args:
@@ -72,8 +86,12 @@ def compare_rows(alone: RunEvidence, shared: RunEvidence, tolerance: float, name
         shared: the other.
         tolerance: largest difference of a number, of the larger of 1 and the value.
         name: of the verdict.
+        last_step: the last one that is compared.
     """
-    ours, others = (sorted(of.ledger, key=lambda row: (row.step, row.index)) for of in (alone, shared))
+    ours, others = (
+        sorted((row for row in of.ledger if row.step <= last_step), key=lambda row: (row.step, row.index))
+        for of in (alone, shared)
+    )
     wrong = [f"{len(others)} rows, alone there are {len(ours)}"] if len(ours) != len(others) else []
     largest = 0.0
     for one, other in zip(ours, others, strict=False):
@@ -84,8 +102,9 @@ def compare_rows(alone: RunEvidence, shared: RunEvidence, tolerance: float, name
     return _verdict(name, wrong, f"{len(ours)} rows, largest difference {largest:.3g}", tolerance, len(ours))
 
 
-def _gap(one: Series, other: Series) -> float:
+def _gap(one: Series, other: Series, last_step: float) -> float:
     errors = np.abs(one.values - other.values) / np.maximum(1.0, np.abs(one.values))
+    errors = errors[one.steps <= last_step]
     return float(np.max(errors)) if len(errors) else 0.0
 
 
