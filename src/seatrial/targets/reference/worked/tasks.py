@@ -123,7 +123,12 @@ def _of_files() -> Iterator[WorkedExample]:
         *({key: [{"filename": "i"}]} for key in INDICES),
         {key: [{"filename": "i"}] for key in INDICES},
     ):
-        yield refused("is a selection of a larger dataset", f"{[*state]}", _saved_rows, {**listed, **state})
+        yield refused(
+            "is a selection of a larger dataset",
+            f"a dataset with {[*state]}",
+            _saved_rows,
+            {**listed, **state},
+        )
     whole: list[dict[str, Any]] = [{}, *({key: []} for key in INDICES), *({key: None} for key in INDICES)]
     for given in whole:
         yield example(f"rows of a saved dataset with {given}", ["p", "q"], _saved_rows, {**listed, **given})
