@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.checkpointing.layout import (
+    file_digest,
     final_directory,
     info_bytes,
     latest_checkpoint,
@@ -277,9 +279,20 @@ def _damage_of_two(directory: Path) -> None:
         _flip("*.safetensors")(one)
 
 
+def _digests(folder: Path) -> list[int]:
+    """Return the sizes of files whose digest is not the SHA-256 of all bytes."""
+    wrong = []
+    for size in (0, 1, 2**12 + 1, 2**16, 2**16 + 1, 2**18 + 1, 2**20 + 1, 2**22 + 1):
+        content = bytes(size - 1) + b"x" if size else b""
+        (folder / "x").write_bytes(content)
+        wrong += [size] * (file_digest(folder / "x") != hashlib.sha256(content).hexdigest())
+    return wrong
+
+
 def _of_directories() -> Iterator[WorkedExample]:
     damaged = in_folder(_damaged)
     whole, two = ([1, 2, 3], 2), ([1, 2], 2)
+    yield example("digests of files of any size", [], in_folder(_digests))
     yield example("no damage", ([1, 2, 3], 3), damaged, lambda directory: None)
     yield example("a byte of the tensors", whole, damaged, _flip("*.safetensors"))
     yield example("a byte of the second file", whole, damaged, _second_file)

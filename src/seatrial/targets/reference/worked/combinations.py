@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from pydantic import BaseModel
 
+from refrl.config import DataConfig
 from refrl.config.base import SwitchedSection
 from refrl.config.run import GRPORunConfig, SFTRunConfig
 from seatrial.relations.contracts.worked import WorkedExample
@@ -28,6 +30,8 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_ranges()
     yield from _of_switches()
     yield from _of_refusals()
+    yield from _of_sources()
+    yield from _of_processes()
 
 
 SWITCHED: Mapping[str, tuple[Mapping[str, Any], Sequence[Any], Sequence[Any]]] = {
@@ -170,3 +174,67 @@ def _of_refusals() -> Iterator[WorkedExample]:
             f"{number} {words}: {sorted(bad)}", True, lambda words=words, bad=bad: words in refuses(bad)
         )
         yield example(f"{number} taken: {sorted(good)}", "", refuses, good)
+
+
+OWN: Mapping[str, tuple[set[str], Any]] = {
+    "task_args": ({"task"}, {"max_length": 4}),
+    "validation_path": ({"file", "files"}, "w"),
+    "prompt_key": ({"file", "files"}, "q"),
+    "answer_key": ({"file", "files"}, "a"),
+    "solution_key": ({"file", "files"}, "s"),
+    "on_overlap": ({"files"}, "drop"),
+    "verifier": ({"task", "file", "files"}, "exact_match"),
+    "verifiers": ({"task", "file", "files"}, {"exact_match": 1.0}),
+    "environment": ({"task", "file", "files"}, "check"),
+    "environment_args": (set(), {"max_turns": 3}),
+    "system_prompt": ({"task", "file", "files"}, "be brief"),
+    "num_train": ({"task", "file", "files"}, 9),
+    "num_validation": ({"task", "file", "files"}, 9),
+    "seed": ({"task", "file", "files"}, 9),
+    "shuffle": ({"task", "file", "files"}, False),
+}
+"""By option of `data`: the sources of prompts that read it, given alone, and a value other than its default."""
+SOURCES: Mapping[str, Mapping[str, Any]] = {
+    "task": {"task": "reverse"},
+    "file": {"train_path": "t"},
+    "files": {"train_path": "t", "validation_path": "v"},
+}
+
+
+def _of_sources() -> Iterator[WorkedExample]:
+    yield example(
+        "every option of data is here", {*OWN, "task", "train_path"}, lambda: {*DataConfig.model_fields}
+    )
+    for name, (readers, value) in OWN.items():
+        for source, given in SOURCES.items():
+            right = "" if source in readers else f"data.{name} has no effect without"
+            yield example(f"data.{name} of {source}", right, _read, {**given, name: value}, right)
+
+
+def _read(given: Mapping[str, Any], words: str) -> str:
+    """Return the words if the error has them, all of the error if not, and nothing if there is none."""
+    try:
+        DataConfig(**given)
+    except ValueError as error:
+        return words if words and words in str(error) else str(error)
+    return ""
+
+
+def _of_processes() -> Iterator[WorkedExample]:
+    # Several processes work with local rows, sampled in step with training; generators in Ray need them to be there.
+    for store, processes, asynchronous, placed, engine in product(
+        ("local", "ray", "transfer_queue"), (1, 2, 4), (False, True), ("process", "ray"), ("process", "ray")
+    ):
+        given = {
+            **APART,
+            "data_plane.implementation": store,
+            "cluster.num_processes": processes,
+            "cluster.placement": placed,
+            "policy.generation.placement": engine,
+            "grpo.async_grpo.enabled": asynchronous,
+        }
+        taken = processes == 1 or (
+            store == "local" and not asynchronous and (engine == "process" or placed == "ray")
+        )
+        name = f"{processes} processes, {store} rows, asynchronous: {asynchronous}, in {placed}, engine in {engine}"
+        yield example(name, taken, lambda given=given: not refuses(given))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +16,7 @@ import torch
 from refrl.config import ClusterConfig
 from refrl.generation.quantized import Int8Linear
 from refrl.generation.torch_engine import TorchGenerator
+from refrl.generation.vllm.engine import ENVIRONMENT, _start
 from refrl.rewards.weighted import WeightedVerifier
 from refrl.timing import Timer
 from refrl.training import build, build_generation
@@ -26,6 +30,7 @@ from seatrial.targets.reference.worked.made import example, refused
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_engines()
+    yield from _of_vllm()
     yield from _of_devices()
     yield from _of_parts()
 
@@ -149,6 +154,49 @@ def _of_engines() -> Iterator[WorkedExample]:
 
 def _dotted(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("__", "."): value for name, value in options.items()}
+
+
+def _of_vllm() -> Iterator[WorkedExample]:
+    plain = {
+        "model": str(Path("made").resolve()), "dtype": "float32", "max_model_len": 5, "enforce_eager": True,
+        "skip_tokenizer_init": True, "logprobs_mode": "processed_logprobs", "max_logprobs": -1,
+        "disable_log_stats": True,
+    }  # fmt: skip
+    for device, changes, right in (
+        ("cpu", {}, {}),
+        ("cpu", {"precision": "bfloat16"}, {"dtype": "bfloat16"}),
+        ("cpu", {"generation__vllm_cfg__enforce_eager": False}, {"enforce_eager": False}),
+        ("cpu", {"generation__vllm_cfg__gpu_memory_utilization": 0.5}, {}),
+        ("cuda", {}, {"gpu_memory_utilization": 0.3}),
+        (
+            "cuda",
+            {"precision": "bfloat16", "generation__vllm_cfg__gpu_memory_utilization": 0.5},
+            {"dtype": "bfloat16", "gpu_memory_utilization": 0.5},
+        ),
+    ):
+        name = f"how vLLM is started on {device} with {changes}"
+        yield example(name, {**plain, **right}, _vllm, device, **changes)
+    for error in (RuntimeError, ValueError, OSError):
+        yield refused("vLLM cannot load made: a b", f"{error.__name__} of vLLM", _vllm, "cpu", error("a\n b"))
+
+
+def _vllm(device: str, error: Exception | None = None, **options: Any) -> Any:
+    """Return the words that vLLM is started with; the environment holds its own, and one that was there."""
+
+    def started(**words: Any) -> Any:
+        if error is not None:
+            raise error
+        kept = {name: os.environ.get(name) for name in ENVIRONMENT}
+        assert kept == {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "INFO"}, kept
+        return words
+
+    config = policy_configuration({**_dotted(options), "model_name": "made"})
+    others = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
+    with (
+        patch.dict(sys.modules, {"vllm": SimpleNamespace(LLM=started)}),
+        patch.dict(os.environ, {**others, "VLLM_LOGGING_LEVEL": "INFO"}, clear=True),
+    ):
+        return _start(config, torch.device(device), 5)
 
 
 def _of_devices() -> Iterator[WorkedExample]:

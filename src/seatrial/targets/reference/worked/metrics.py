@@ -22,7 +22,7 @@ from refrl.algorithms.metrics import (
 )
 from refrl.config import LoggerConfig
 from refrl.distributed import ALONE
-from refrl.logging import RunLogger, console_line
+from refrl.logging import EventWriter, RunLogger, console_line
 from refrl.rewards.weighted import WeightedVerifier
 from refrl.rollout.collect import Collected
 from refrl.training.step_records import (
@@ -243,6 +243,8 @@ def _of_logs() -> Iterator[WorkedExample]:
         },
         _logged,
     )
+    yield example("scalars that are not finite", UNUSUAL, _written)
+    yield example("a NaN at its step", (True, ["loss"]), _not_a_number)
     yield refused("another run", "a log of another run", lambda: _opened_twice(continues=False))
     yield example("a log that continues", True, lambda: _opened_twice(continues=True))
     yield example("a process that leaves the log to another", [], _not_writing)
@@ -270,6 +272,33 @@ def _logged() -> dict[str, Any]:
         }
         found["rows"] = (Path(folder) / "log" / "made_step2.jsonl").read_text(encoding="utf-8")
     return found
+
+
+UNUSUAL: dict[str, list[tuple[int, float]]] = {
+    "loss": [(1, math.nan), (2, 0.0), (3, math.inf), (4, -math.inf)],
+    "reward": [(1, -0.5), (2, math.nan), (4, 2.0**-126)],
+    "grad_norm": [(0, math.inf), (3, 0.0)],
+}
+"""Steps and values by tag; float32 holds each exactly."""
+
+
+def _written() -> Any:
+    """Return what a log holds of `UNUSUAL`, all tags of a step at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = EventWriter(Path(folder))
+        for step in range(5):
+            writer.write({tag: dict(of)[step] for tag, of in UNUSUAL.items() if step in dict(of)}, step)
+        writer.close()
+        series = read_logs(Path(folder)).series
+        return {
+            tag: list(zip(of.steps.tolist(), of.values.tolist(), strict=True)) for tag, of in series.items()
+        }
+
+
+def _not_a_number() -> Any:
+    with tempfile.TemporaryDirectory() as folder, RunLogger(LoggerConfig(log_dir=f"{folder}/log")) as logger:
+        logger.log({"loss": math.nan}, 1, "train")
+        return math.isnan(logger.value_at("train/loss", 1) or 0.0), logger.names("train")
 
 
 def _opened_twice(*, continues: bool) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 from refrl.models.loading import (
     _of_further_layers,
@@ -258,6 +259,14 @@ def _of_directories() -> Iterator[WorkedExample]:
         ("has num_hidden_layers: 0, a model without layers", {"num_hidden_layers": 0}),
     ):
         yield refused(words, f"a model whose config.json says {changes}", _in_folder(_altered), changes)
+    for name in (*ENDS, *WITHIN):
+        words = f"lack 1 parameters of the model ({name})"
+        yield refused(words, f"a model without {name}", _in_folder(_without_weights), [name])
+    words = f"lack {len(WITHIN)} parameters of the model ({', '.join(WITHIN)})"
+    yield refused(words, "a model without a layer's weights", _in_folder(_without_weights), WITHIN)
+    yield example(
+        "a model whose head is its embedding", True, _in_folder(_without_weights), [ENDS[0]], ties=True
+    )
     yield example("types of loaded weights", (["float32"], False), _in_folder(_types))
 
 
@@ -337,6 +346,21 @@ def _altered(folder: Path, changes: Mapping[str, Any]) -> None:
     config = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps(config))
     load_model(folder)
+
+
+ENDS = ("lm_head.weight", "model.embed_tokens.weight", "model.norm.weight")
+WITHIN = tuple(f"model.layers.0.{name}.weight" for name in ("input_layernorm", "mlp.down_proj"))
+"""Weights of a Llama, at its ends and in a layer."""
+
+
+def _without_weights(folder: Path, names: Sequence[str], *, ties: bool = False) -> bool:
+    """Load a model whose files lack some weights; return whether its head is its embedding."""
+    save_directory(model_of("llama", tie_word_embeddings=ties), make_byte_tokenizer(), folder)
+    path = folder / "model.safetensors"
+    left = {name: weight for name, weight in load_file(path).items() if name not in names}
+    save_file(left, path, {"format": "pt"})
+    loaded: Any = load_model(folder)
+    return bool(loaded.lm_head.weight is loaded.model.embed_tokens.weight)
 
 
 def _types(folder: Path) -> Any:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 from refrl.config import RewardShapingConfig
 from refrl.rewards import Scores, score_completions
-from refrl.rewards.code import extract_code, sandbox_of
-from refrl.rewards.sandbox import Isolation, SandboxLimits, SandboxResult
+from refrl.rewards.code import code_output, extract_code, sandbox_of
+from refrl.rewards.sandbox import Isolation, SandboxLimits, SandboxResult, run_python
 from refrl.rewards.scoring import join_scores, make_verifier, make_weighted_verifier, penalise_length
 from refrl.rewards.verifiers import (
     VerifierError,
@@ -27,7 +29,7 @@ from refrl.rewards.verifiers import (
 )
 from refrl.rewards.weighted import Part, WeightedVerifier
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.made import example, refused, rollouts
+from seatrial.targets.reference.worked.made import example, for_all, refused, rollouts
 
 
 def several() -> WeightedVerifier:
@@ -61,6 +63,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_scores()
     yield from _of_lengths()
     yield from _of_programs()
+    yield from _of_outputs()
 
 
 def _of_one_verifier() -> Iterator[WorkedExample]:
@@ -142,6 +145,15 @@ def _of_several() -> Iterator[WorkedExample]:
     yield example("the weighted mean", 0.25 + 0.5625, two(), "a", "a")
     yield example("the weighted mean of a wrong answer", 0.5625, two(), "b", "a")
     yield example("full rewards are exactly 1", True, lambda: _full() == 1.0)
+    yield from for_all({"full, no and mixed rewards of random weights": (_exact, 300)})
+    for given in (None, "x", 1.5, -0.5, math.nan):
+        verifier = WeightedVerifier(
+            [Part("exact", exact_match, 1.0), Part("odd", lambda *_, of=given: of, 1.0)]
+        )
+        yield refused("gave", f"one of two that gives {given}", verifier, "a", "a")
+    for order in (1, -1):
+        verifier = WeightedVerifier([Part("raises", _raises, 9.0), *two().parts][::order])
+        yield refused("raises: ", f"one of three that raises, in order {order}", verifier, "a", "a")
     yield refused("fails: too slow", "one of two that fails", two(), "slow", "slow")
     yield refused("fails: too slow; never: never", "two of three that fail", several(), "slow", "slow")
     yield example("every part is called after a failure", _CALLS, _calls)
@@ -152,6 +164,28 @@ def _of_several() -> Iterator[WorkedExample]:
         yield refused(
             "positive", f"a weight of {weight}", WeightedVerifier, [Part("one", exact_match, weight)]
         )
+
+
+def _exact(stream: random.Random) -> bool:
+    """Return whether full rewards give exactly 1, none exactly 0, and mixed ones the mean of exact fractions."""
+    weights = [stream.randrange(1, 99) / 10 for _ in range(stream.randrange(1, 7))]
+    rewards = [stream.randrange(9) / 8 for _ in weights]
+    mean = sum(Fraction(weight) * Fraction(one) for weight, one in zip(weights, rewards, strict=True))
+    exact = float(mean / sum(map(Fraction, weights)))
+    found = [_mean(weights, given) for given in ([1.0] * len(weights), [0.0] * len(weights), rewards)]
+    return found[:2] == [1.0, 0.0] and abs(found[2] - exact) <= 3 * math.ulp(exact)
+
+
+def _mean(weights: Sequence[float], rewards: Sequence[float]) -> float:
+    parts = [
+        Part(str(number), lambda *_, of=reward: of, weight)
+        for number, (weight, reward) in enumerate(zip(weights, rewards, strict=True))
+    ]
+    return WeightedVerifier(parts)("a", "b")
+
+
+def _raises(completion: str, answer: str) -> float:
+    raise KeyError(completion)
 
 
 _CALLS = {"exact": (1, 0, 0, 0.0), "fails": (1, 1, 1, 0.0), "never": (1, 1, 0, 0.0)}
@@ -325,3 +359,34 @@ def _of_programs() -> Iterator[WorkedExample]:
         yield refused(
             "code_output needs", f"tests {words!r}", make_verifier("code_output"), "print(1)", words
         )
+
+
+def _of_outputs() -> Iterator[WorkedExample]:
+    limits = SandboxLimits(wall_seconds=30, file_bytes=2**16)
+    for streams, given, right in (
+        ((3000, 1), limits, (3000, 1)),
+        ((2**16, 2**16 - 1), limits, (2**16, 2**16 - 1)),
+        ((2**16 + 1, 2**16 + 9), limits, (2**16, 2**16)),
+        ((2**20, 0), None, (2**20, 0)),
+    ):
+        yield example(f"{streams} bytes of output", right, _sizes, streams, given)
+    yield example("a program and an input of many bytes", True, _long_input)
+    lines = json.dumps([{"stdin": "", "stdout": "\n".join(map(str, range(2000)))}])
+    for last, reward in ((2000, 1.0), (1999, 0.0)):
+        yield example(f"{last} lines", reward, code_output, f"for n in range({last}): print(n)", lines)
+
+
+def _sizes(streams: tuple[int, int], limits: SandboxLimits | None) -> Any:
+    """Return the sizes of what comes back of both streams, if it is what was written."""
+    text = "b'ab' * (size // 2) + b'c' * (size % 2)"
+    program = f"import os\nfor one, size in zip((1, 2), {streams}): os.write(one, {text})"
+    result = run_python(program, limits=limits)
+    for text in (result.stdout, result.stderr):
+        assert text.rstrip("c") == "ab" * (len(text) // 2), text[:9]
+    return len(result.stdout), len(result.stderr)
+
+
+def _long_input() -> bool:
+    text = "é\n" * 50_000
+    program = f"import sys\nword = {'x' * 100_000!r}\nsys.stdout.write(sys.stdin.read() + word)"
+    return run_python(program, text).stdout == text + "x" * 100_000

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from refrl.rewards import sandbox_child
 from refrl.rewards.code import code_output, program_form, sandbox_of
 from refrl.rewards.math import MAX_LETTERS, MathVerifier
 from refrl.rewards.sandbox import (
@@ -54,7 +57,12 @@ print(json.dumps({
     "socket": attempt(lambda: socket.socket().connect(("127.0.0.1", 9))),
     "outside": attempt(lambda: write("/var/tmp/refrl-probe")),
     "users": attempt(lambda: open("/etc/passwd").read()),
+    "library": attempt(lambda: open(os.__file__).read()),
+    "change of the library": attempt(lambda: open(os.__file__, "r+b")),
+    "file in the library": attempt(lambda: os.open(os.path.dirname(os.__file__), os.O_TMPFILE | os.O_WRONLY)),
     "inside": attempt(lambda: write("own")),
+    "largest": attempt(lambda: write("largest", 2**16)),
+    "a byte too large": attempt(lambda: write("larger", 2**16 + 1)),
     "too large": attempt(lambda: write("large", 2**17)),
     "memory": attempt(lambda: bytearray(2**29)),
     "null": attempt(lambda: write("/dev/null")),
@@ -62,12 +70,17 @@ print(json.dumps({
     "raised": attempt(lambda: resource.setrlimit(resource.RLIMIT_CPU, (8, 8))),
     "limits": {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name)) for name in LIMITS},
     "environment": sorted(set(os.environ) - {"LC_CTYPE", "PWD"}),
-    "files": sorted(set(os.listdir(".")) - {"own", "large"}),
+    "files": sorted(set(os.listdir(".")) - {"own", "large", "largest", "larger"}),
     "isolated": (sys.flags.isolated, sys.flags.no_site, sys.flags.utf8_mode),
     "input": sys.stdin.read(),
 }))
 """
 """Attempts everything that a sandbox refuses or allows, and says what came of it."""
+
+
+UNCHANGED = ("change of the library", "file in the library")
+RIGHTS = {version: 2 ** (12 + version) - 1 for version in (1, 2, 3)}
+"""All rights on paths by version of Landlock: 13 of the first, one more of each of the next two (linux/landlock.h)."""
 
 
 def examples() -> Iterator[WorkedExample]:
@@ -84,7 +97,54 @@ def _of_locks() -> Iterator[WorkedExample]:
     yield example(
         "the strongest kind that runs", True, lambda: isolation().kind == next(filter(_runs, KINDS))
     )
+    for version in (1, 2, 3, 9):
+        yield example(f"rules on paths of version {version}", _right_rules(version), _rules, version)
     yield example("the sandbox of a run", True, lambda: sandbox_of(["code_output"]) == isolation().describe())
+
+
+def _right_rules(version: int) -> Any:
+    """Return the due rights: 1 executes, 2 writes a file, 4 reads one, 8 lists a folder, 2^14 truncates a file."""
+    everything = RIGHTS[min(version, 3)]
+    by_path = {
+        "own": everything,
+        "read": 1 + 4 + 8,
+        "read.so": 1 + 4,
+        "device": everything & (1 + 2 + 4 + 2**14),
+    }
+    return 0, everything, by_path, [7]
+
+
+def _rules(version: int) -> Any:
+    """Return what a kernel gets: the rights that are ruled, those of each path, and which rules take effect."""
+    granted: dict[str, int] = {}
+    ruled, used = [0], []
+
+    def syscall(number: int, *words: Any) -> int:
+        if number == sandbox_child.LANDLOCK_CREATE:
+            if words[0] is None:
+                return version
+            ruled[0] = struct.unpack("=Q", words[0].raw[:8])[0]
+            return 7
+        if number == sandbox_child.LANDLOCK_ADD:
+            rights, opened = struct.unpack("=Qi", words[2].raw[:12])
+            granted[Path(f"/proc/self/fd/{opened}").readlink().name] = rights
+        else:
+            used.append(words[0])
+        return 0
+
+    close, library = os.close, type("Library", (), {"syscall": staticmethod(syscall)})()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("own", "read"):
+            Path(folder, name).mkdir()
+        for name in ("read.so", "device"):
+            Path(folder, name).touch()
+        paths = [f"{folder}/{name}" for name in ("own", "read", "read.so", "device")]
+        with (
+            patch.object(sandbox_child, "_libc", library),
+            patch("os.close", lambda number: None if number == 7 else close(number)),
+        ):
+            status = sandbox_child._allow_files(paths[0], paths[1:3], paths[3:])
+    return status, ruled[0], granted, used
 
 
 @cache
@@ -111,7 +171,8 @@ def _wrong(kind: Kind) -> list[str]:
     seen, locks = json.loads(result.stdout), result.isolation
     due: dict[str, Any] = {"inside": "done", "random": "done", "raised": "ValueError"}
     due |= {"environment": [], "files": ["program.py"], "isolated": [1, 1, 1], "input": "é\n"}
-    due |= {"too large": "OSError", "memory": "MemoryError"}
+    due |= {"too large": "OSError", "memory": "MemoryError", "library": "done"}
+    due |= {"largest": "done", "a byte too large": "OSError"}
     due |= {} if kind == "audit hook" else {"null": "done"}
     limits = {"CPU": 7, "AS": 2**28, "FSIZE": 2**16, "NPROC": 17, "NOFILE": 19, "CORE": 0}
     due["limits"] = {name: [value, value] for name, value in limits.items()}
@@ -119,7 +180,9 @@ def _wrong(kind: Kind) -> list[str]:
         due |= {"fork": "PermissionError", "signal": "PermissionError", "memory file": "PermissionError"}
         due["socket"] = "PermissionError"
     wrong = [f"{name}: {seen[name]}, right is {value}" for name, value in due.items() if seen[name] != value]
-    refused_names = ["outside", "users"] * (locks.files or kind == "audit hook") + ["socket"] * locks.network
+    refused_names = [*UNCHANGED, "outside", "users"] * (locks.files or kind == "audit hook") + [
+        "socket"
+    ] * locks.network
     wrong += [f"{name} is not refused" for name in refused_names if seen[name] == "done"]
     wrong += [f"it is reported as {locks.kind}"] * (locks.kind != kind)
     wrong += ["no lock on files"] * (kind != "audit hook" and not locks.files)

@@ -12,6 +12,8 @@ from refrl.config import DataConfig
 from refrl.media import unpack
 from refrl.rewards.scoring import make_verifier
 from refrl.tasks.base import default_verifier, make_splits, make_task
+from refrl.tasks.files.opening import open_rows
+from refrl.tasks.files.rows import Columns
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, refused
 
@@ -116,6 +118,23 @@ def _of_files() -> Iterator[WorkedExample]:
         "has no column 'y.z' (data.answer_key)", "a mapping that is missing", _parquet, {"answer_key": "y.z"}
     )
     yield example("a column within a mapping", ["1", "2"], _parquet, {"answer_key": "answer.a"})
+    listed = {"_data_files": [{"filename": "train.jsonl"}]}
+    for state in (
+        *({key: [{"filename": "i"}]} for key in INDICES),
+        {key: [{"filename": "i"}] for key in INDICES},
+    ):
+        yield refused(
+            "is a selection of a larger dataset",
+            f"a dataset with {[*state]}",
+            _saved_rows,
+            {**listed, **state},
+        )
+    whole: list[dict[str, Any]] = [{}, *({key: []} for key in INDICES), *({key: None} for key in INDICES)]
+    for given in whole:
+        yield example(f"rows of a saved dataset with {given}", ["p", "q"], _saved_rows, {**listed, **given})
+    for key in ("_data_file", "_indices_files"):
+        yield refused("is not that of a saved dataset", f"{key} alone", _saved_rows, {key: []})
+    yield refused("holds no rows", "a saved dataset of no files", _saved_rows, {"_data_files": []})
     rows = [("a", 1), ("b", 1), ("a", 2), ("b", 1), ("c", 1), ("a", 3), ("d", 1)]
     note = "3 rows repeat the prompt of an earlier row and are left out (2 of them with another answer; the first is "
     yield example("the note on repeated rows", (note, 4, True), _notes, rows)
@@ -131,6 +150,20 @@ def _of_files() -> Iterator[WorkedExample]:
     yield example("the note on prompts of both files", (f"{found} and are left out", 2, 3), _dropped, both)
     same = {"train.jsonl": _lines(rows[:2]), "held.jsonl": _lines(rows)}
     yield refused("nothing is left to train on", "all prompts in both files", _dropped, same)
+
+
+INDICES = ("_indices_files", "_indices_data_files")
+"""Keys under which versions of `datasets` write down that a dataset is a selection of its files' rows."""
+
+
+def _saved_rows(state: Mapping[str, Any]) -> list[Any]:
+    """Return the prompts of a folder with a state of `save_to_disk`."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "train.jsonl").write_text(_lines([("p", 1), ("q", 2)]))
+        Path(folder, "state.json").write_text(json.dumps(state))
+        return [
+            row["prompt"] for row in open_rows(Path(folder), Columns("prompt", "answer", None), "o").scan()
+        ]
 
 
 def _lines(rows: Sequence[tuple[str, int]]) -> str:

@@ -20,6 +20,7 @@ from refrl.generation.process import _tuples
 from refrl.timing import Timer
 from refrl.weight_sync.base import Part
 from refrl.weight_sync.receiver import Receiver
+from refrl.weight_sync.tensors import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights, bucketed
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, for_all, made_tensor
@@ -30,6 +31,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int
 def examples() -> Iterator[WorkedExample]:
     """Yield an example of each property: the seeds of the random inputs for which it does not hold are none."""
     yield from for_all(PROPERTIES)
+    yield example("fingerprints cover all places of a tensor", [], _fingerprints)
     for enabled, name, dtype, right in (
         (False, "bfloat16", torch.float32, (torch.float32, True)),
         (True, None, torch.float32, (torch.float32, False)),
@@ -272,3 +274,17 @@ PROPERTIES: Mapping[str, tuple[Callable[[random.Random], bool], int]] = {
     "rows that run keep their own": (_rows_that_run, 8),
 }
 """By name: whether a property holds for the random inputs of a stream, and how many streams are tried."""
+
+
+def _fingerprints() -> list[str]:
+    """Return the types of tensors whose fingerprint does not cover every place that is changed."""
+    wrong = []
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        prints = {fingerprint(torch.zeros(3, 2**16, dtype=dtype))}
+        places = (0, 1, 2**14, 2**16, 2**17 - 1, 3 * 2**16 - 1)
+        for place in places:
+            changed = torch.zeros(3, 2**16, dtype=dtype)
+            changed.view(-1)[place] = 1
+            prints.add(fingerprint(changed))
+        wrong += [str(dtype)] * (len(prints) != 1 + len(places))
+    return wrong
