@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -124,6 +128,16 @@ def _of_megatron() -> Iterator[WorkedExample]:
         num_stages=2,
     )
     yield example("tensors of ranks that have parts and layers", _WHOLE, _spread)
+    # Of the ids (1, 0, 2, 0) and (0, 0, 3, 1), by id; ranks that share activations have two places of each row.
+    for padding, shares, due in (
+        (0, False, [[0.0, 2.0, 1.0, 1.0]]),
+        (1, False, [[4.0, 0.0, 1.0, 1.0]]),
+        (None, False, [[4.0, 2.0, 1.0, 1.0]]),
+        (0, True, [[0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0]]),
+        (None, True, [[3.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]),
+    ):
+        name = f"gradients of embeddings where {padding} is padding, of {len(due)} ranks"
+        yield example(name, due, by_rank, len(due), partial(_embedded, padding, shares))
     yield from _of_norms()
     yield from _of_passes()
 
@@ -192,6 +206,54 @@ def _attention(group: Group, rank: int) -> bool:
         scores = (query[place, 0][None] * key[: place + 1, 0]).sum(-1) * 0.5
         right[place, 0] = (scores.softmax(0)[..., None] * value[: place + 1, 0]).sum(0)
     return torch.allclose(found, right.flatten(2)[places], atol=1e-6)
+
+
+class _Embeddings(torch.nn.Module):
+    """Embeddings of four ids of width 1; of a rank's places, [S, B, 1], where activations are shared."""
+
+    def __init__(self, shares: bool, group: Group, rank: int) -> None:
+        super().__init__()
+        self.reduce_scatter_embeddings, self.group, self.rank = shares, group, rank
+        self.weight = torch.nn.Parameter(torch.ones(4, 1))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if self.reduce_scatter_embeddings:
+            ids = ids.T.chunk(self.group.size())[self.rank]
+        return self.weight[ids]
+
+
+def _embedded(padding: int | None, shares: bool, group: Group, rank: int) -> Any:
+    """Return the gradient of each id's embedding, in a model as it is loaded."""
+    from refrl.policy.megatron import model
+
+    module = torch.nn.Module()
+    module.embedding = torch.nn.Module()
+    module.embedding.word_embeddings = _Embeddings(shares, group, rank)
+    module.rotary_pos_emb = torch.nn.Module()
+    parallel: Any = SimpleNamespace(pipeline=SimpleNamespace(rank=lambda: 0, size=lambda: 1), tensor=group)
+    architecture: Any = SimpleNamespace(
+        expert_layers=(), vocab_size=4, tied=False, config=SimpleNamespace(pad_token_id=padding)
+    )
+    made = {
+        "transformer_config": lambda *words: None,
+        "get_transformer_layer_offset": lambda *words, **options: 0,
+        "get_num_layers_to_build": lambda *words, **options: 0,
+        "TransformerBlockSubmodules": SimpleNamespace,
+        "padded_vocabulary": lambda *words: 4,
+        "GPTModel": lambda *words, **options: module,
+        "rotary_buffers": lambda architecture: {"model.rotary_emb.inv_freq": torch.ones(1)},
+        "own_parameters": lambda *words: {},
+        "links": lambda architecture: [],
+        "load_weights": lambda *words: None,
+    }
+    config: Any = SimpleNamespace(max_total_sequence_length=8)
+    with ExitStack() as stack:
+        for name, function in made.items():
+            stack.enter_context(patch.object(model, name, function))
+        loaded = model.load_model(Path(), architecture, parallel, config, torch.device("cpu"))
+    embeddings: Any = loaded.module.embedding.word_embeddings
+    embeddings(torch.tensor([[1, 0, 2, 0], [0, 0, 3, 1]])).sum().backward()
+    return embeddings.weight.grad.flatten().tolist()
 
 
 def _of_norms() -> Iterator[WorkedExample]:
