@@ -186,7 +186,7 @@ class Router:
         return Slot(replica, heapq.heappop(self._free[replica]))
 
     def release_slot(self, replica: int, slot: int) -> None:
-        """Release a slot, and notify one waiting request.
+        """Release a slot, and notify one waiting request, unless the replica is quarantined: its slots serve nobody.
 
         Raises:
             ValueError: it is not in use.
@@ -195,7 +195,8 @@ class Router:
             raise ValueError(f"slot {slot} of replica {replica} is not in use")
         heapq.heappush(self._free[replica], slot)
         self._loads[replica] -= 1
-        self._wake()
+        if math.isfinite(self._loads[replica]):
+            self._wake()
 
     def quarantine(self, replica: int) -> None:
         """Give a replica nothing any more; who waits looks again, and learns where it was the last one."""

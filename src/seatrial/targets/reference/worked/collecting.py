@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -202,6 +203,62 @@ def _of_turns() -> Iterator[WorkedExample]:
         make_environment,
         DataConfig(**{**made, "environment_args": {"turns": 3}}),
     )
+
+    for seed in (5, 6):
+        yield example(f"streams of every turn and length, of seed {seed}", [], _wrong_streams, seed)
+    yield example("streams that two calls share", [], _shared_streams)
+
+
+class _Counts:
+    """An environment of four turns that answers each, and a sampler that notes the seed of each call.
+
+    Rows of two lengths that always differ by two: the first answer of row 1 is two tokens longer.
+    """
+
+    max_turns = 4
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    def respond(self, turns: Sequence[str]) -> str | None:
+        return "a"
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, generator: torch.Generator
+    ) -> list[Completion]:
+        lengths = [1, 3] if not self.seeds else [1] * len(prompts)
+        self.seeds.append(generator.initial_seed())
+        return [
+            Completion(tuple(prompt), (66,) * length, (-0.5,) * length, "stop")
+            for prompt, length in zip(prompts, lengths, strict=True)
+        ]
+
+
+def _seeds(seed: int) -> list[int]:
+    both: Any = _Counts()
+    params, stream = SamplingParams(max_new_tokens=30), torch.Generator().manual_seed(seed)
+    take_turns(both, both, make_byte_tokenizer(), [(1, 1), (2, 2)], params, stream)
+    return list(both.seeds)
+
+
+def _derived(seed: int, purpose: str, place: int) -> int:
+    digest = hashlib.sha256(f"{seed}/{purpose}/{place}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") // 2
+
+
+def _wrong_streams(seed: int) -> list[int]:
+    """Return the calls whose stream is not that of their turn and length: a word and a token longer every turn."""
+    found, right = _seeds(seed), [seed]
+    for turn in (1, 2, 3):
+        of_turn = _derived(seed, "turn", turn)
+        right += [_derived(of_turn, "length", shortest + 2 * turn - 2) for shortest in (2, 4)]
+    return [call for call, one in enumerate(right) if found[call : call + 1] != [one]]
+
+
+def _shared_streams() -> list[int]:
+    """Return the streams that two calls of two batches share."""
+    seeds = _seeds(5) + _seeds(6)
+    return sorted({seed for seed in seeds if seeds.count(seed) > 1})
 
 
 class _Spelling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from unittest.mock import patch
 import torch
 
 from refrl.config import ClusterConfig
+from refrl.generation import lean_check
 from refrl.generation.quantized import Int8Linear
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.generation.vllm.engine import ENVIRONMENT, _start
@@ -31,6 +33,7 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_engines()
     yield from _of_vllm()
+    yield from _of_bounds()
     yield from _of_devices()
     yield from _of_parts()
 
@@ -150,6 +153,39 @@ def _of_engines() -> Iterator[WorkedExample]:
     ):
         name = f"how an engine decodes: {serves}, {result}, {block_tokens}"
         yield example(name, right, described, serves, result, block_tokens)
+
+
+def _of_bounds() -> Iterator[WorkedExample]:
+    """Yield whether a decoder is used whose logits are off by a share of their spread, by the type of the model."""
+
+    def used(dtype: torch.dtype, share: float, *, checked: bool = True, first: float = 1.0) -> bool:
+        own = torch.tensor([first, -1.0] * 500).reshape(4, 1, -1)  # their spread is 1, within a thousandth
+        model: Any = SimpleNamespace(dtype=dtype, config=SimpleNamespace(vocab_size=250), device="cpu")
+        with (
+            patch.object(lean_check, "traits_of", lambda model: SimpleNamespace(is_checked=checked)),
+            patch.object(lean_check, "_own_logits", lambda model, row: own[:, 0]),
+            patch.object(
+                lean_check,
+                "_lean_logits",
+                lambda model, rows: own.repeat(1, 2, 1) + share * torch.tensor([1.0, -1.0] * 125),
+            ),
+        ):
+            said = lean_check.difference(model)
+        assert said is None or "of their spread" in said
+        return said is None
+
+    for dtype, bound in (
+        (torch.float64, 1e-3),
+        (torch.float32, 1e-3),
+        (torch.float16, 2e-2),
+        (torch.bfloat16, 8e-2),
+    ):
+        for times, right in ((0.0, True), (0.9, True), (1.1, False), (20.0, False), (math.nan, False)):
+            yield example(
+                f"logits {times} times as far off as {dtype} may", right, used, dtype, times * bound
+            )
+        yield refused("not finite", f"a model of {dtype} with NaN", used, dtype, 0.0, first=math.nan)
+    yield example("a decoder that needs no check", True, used, torch.float32, 9.0, checked=False)
 
 
 def _dotted(options: Mapping[str, Any]) -> dict[str, Any]:

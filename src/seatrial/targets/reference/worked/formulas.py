@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +14,11 @@ from typing import Any
 import torch
 
 from refrl.algorithms.advantages import compute_advantages
+from refrl.algorithms.chunked import compute_logprobs_chunked
 from refrl.algorithms.kl import penalise_rewards
 from refrl.algorithms.losses.policy import policy_loss
 from refrl.algorithms.metrics import mismatch_metrics
+from refrl.algorithms.ops import compute_logprobs
 from refrl.config import AdvantageConfig, LossConfig
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import batch, for_all
@@ -216,10 +219,44 @@ def _mismatches(stream: random.Random) -> bool:
     return all(math.isclose(float(found[name]), value, rel_tol=1e-6) for name, value in right.items())
 
 
+def _chunked(dtype: torch.dtype, stream: random.Random) -> bool:
+    """Logits that every type holds are divided by the temperature, and scored, in float32 or wider."""
+    # Rounding of float32 at logits up to 26 is 2e-6 each; that of bfloat16 would be 0.05.
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-4
+    temperature, chunk = stream.choice((0.7, 1.0, 1.3)), stream.randint(1, 8)
+    hidden = [[[stream.randint(-3, 3) for _ in range(3)] for _ in range(5)] for _ in range(2)]
+    head = [[stream.randint(-8, 8) / 4 for _ in range(3)] for _ in range(7)]
+    ids, lens = [[stream.randrange(7) for _ in range(2)] for _ in range(2)], [1, 3]
+    states_BSD, head_VD = (torch.tensor(values, dtype=dtype) for values in (hidden, head))
+    given = (torch.tensor(ids), torch.tensor(lens))
+    right: list[list[float]] = [[], []]
+    for row, place in ((row, place) for row in range(2) for place in range(2)):
+        state = hidden[row][lens[row] - 1 + place]
+        logits = [sum(map(operator.mul, state, entry)) / temperature for entry in head]
+        total = math.log(sum(map(math.exp, logits)))
+        right[0].append(logits[ids[row][place]] - total)
+        right[1].append(total - sum(one * math.exp(one - total) for one in logits))
+    return all(
+        found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        and _close(found.flatten().tolist(), due, tolerance)
+        for scored in (
+            compute_logprobs_chunked(
+                states_BSD, head_VD, *given, temperature=temperature, vocab_chunk=chunk, row_chunk=2
+            ),
+            compute_logprobs(states_BSD @ head_VD.T, *given, temperature=temperature),
+        )
+        for found, due in zip(scored, right, strict=True)
+    )
+
+
 PROPERTIES: Mapping[str, tuple[Callable[[random.Random], bool], int]] = {
     "advantages are those of their groups": (_advantages, 40),
     **{f"{kind} and its gradient are those of the tokens": (partial(_losses, kind), 20) for kind in KINDS},
     "penalties are sums over what was sampled": (_penalties, 6),
     "mismatches of sampler and trainer": (_mismatches, 3),
+    **{
+        f"logits of {dtype} are scored in float32 or wider": (partial(_chunked, dtype), 8)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+    },
 }
 """By name: whether a property holds for the random inputs of a stream, and how many streams are tried."""

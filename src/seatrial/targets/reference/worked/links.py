@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
+import refrl
 from refrl.generation import process
 from refrl.generation.base import Completion, SamplingParams
+from refrl.generation.broadcast_link import BroadcastLink
 from refrl.generation.messages import Message
 from refrl.generation.process import ERRORS, START_SECONDS, GeneratorLostError, ProcessGenerator, SocketLink
 from refrl.generation.vllm.engine import completion
+from refrl.lifeline import PARENT
 from refrl.weight_sync.base import Part
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
@@ -34,6 +41,7 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_answers()
     yield from _of_links()
+    yield from _of_environments()
     yield from _of_tokens()
 
 
@@ -232,6 +240,47 @@ def _of_links() -> Iterator[WorkedExample]:
         SocketLink,
         "/no/such",
     )
+
+
+def _of_environments() -> Iterator[WorkedExample]:
+    """Yield the command, PYTHONPATH and other variables that engines' processes are started with."""
+    source = str(Path(refrl.__file__).parents[1])
+    for kind in (SocketLink, BroadcastLink):
+        for given, with_other in (
+            (None, source),
+            ("", source),
+            ("/one", f"{source}:/one"),
+            ("/one:/two", f"{source}:/one:/two"),
+        ):
+            for python, path in ((None, given), ("/other/python", with_other)):
+                yield example(
+                    f"{kind.__name__} with PYTHONPATH={given} and the interpreter {python}",
+                    ([python or process.COMMAND[0], *process.COMMAND[1:]], path, "kept", str(os.getpid())),
+                    _started,
+                    kind,
+                    python,
+                    given,
+                )
+
+
+def _started(kind: Any, python: str | None, given: str | None) -> Any:
+    noted: list[Any] = []
+
+    def start(command: Any, *, pass_fds: Any, env: Mapping[str, str], **options: Any) -> Any:
+        assert command[-1] == str(pass_fds[0])
+        noted.extend((command[:-1], env.get("PYTHONPATH"), env.get("SEATRIAL_MADE"), env.get(PARENT)))
+        return SimpleNamespace(pid=7, wait=lambda seconds=None: 0, returncode=0)
+
+    made = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    made |= {"SEATRIAL_MADE": "kept", PARENT: "1", **({} if given is None else {"PYTHONPATH": given})}
+    main = threading.main_thread()
+    with (
+        patch.dict(os.environ, made, clear=True),
+        patch("subprocess.Popen", start),
+        patch("threading.current_thread", lambda: main),
+    ):
+        kind(python).close()
+    return tuple(noted)
 
 
 def _signals() -> list[int]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -124,6 +127,16 @@ def _of_megatron() -> Iterator[WorkedExample]:
         num_stages=2,
     )
     yield example("tensors of ranks that have parts and layers", _WHOLE, _spread)
+    # Of the ids (1, 0, 2, 0) and (0, 0, 3, 1), by id; ranks that share activations have two places of each row.
+    for padding, shares, due in (
+        (0, False, [[0.0, 2.0, 1.0, 1.0]]),
+        (1, False, [[4.0, 0.0, 1.0, 1.0]]),
+        (None, False, [[4.0, 2.0, 1.0, 1.0]]),
+        (0, True, [[0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0]]),
+        (None, True, [[3.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]),
+    ):
+        name = f"gradients of embeddings where {padding} is padding, of {len(due)} ranks"
+        yield example(name, due, _embedded, padding, shares, len(due))
     yield from _of_norms()
     yield from _of_passes()
 
@@ -192,6 +205,61 @@ def _attention(group: Group, rank: int) -> bool:
         scores = (query[place, 0][None] * key[: place + 1, 0]).sum(-1) * 0.5
         right[place, 0] = (scores.softmax(0)[..., None] * value[: place + 1, 0]).sum(0)
     return torch.allclose(found, right.flatten(2)[places], atol=1e-6)
+
+
+class _Embeddings(torch.nn.Module):
+    """Embeddings of four ids of width 1; of a rank's places, [S, B, 1], where activations are shared."""
+
+    def __init__(self, shares: bool, group: Group) -> None:
+        super().__init__()
+        self.reduce_scatter_embeddings, self.group = shares, group
+        self.weight = torch.nn.Parameter(torch.ones(4, 1))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if self.reduce_scatter_embeddings:
+            ids = ids.T.chunk(self.group.size())[self.group.rank()]
+        return self.weight[ids]
+
+
+def _embedded(padding: int | None, shares: bool, size: int) -> list[Any]:
+    """Return the gradient of each id's embedding in a model as it is loaded, on each rank."""
+    from refrl.policy.megatron import model
+
+    def gpt(group: Group, *words: Any, **options: Any) -> torch.nn.Module:
+        module = torch.nn.Module()
+        module.embedding = torch.nn.Module()
+        module.embedding.word_embeddings = _Embeddings(shares, group)
+        module.rotary_pos_emb = torch.nn.Module()
+        return module
+
+    def call(group: Group, rank: int) -> Any:
+        first = SimpleNamespace(rank=lambda: 0, size=lambda: 1)
+        parallel: Any = SimpleNamespace(pipeline=first, tensor=group)
+        architecture: Any = SimpleNamespace(
+            expert_layers=(), vocab_size=4, tied=False, config=SimpleNamespace(pad_token_id=padding)
+        )
+        config: Any = SimpleNamespace(max_total_sequence_length=8)
+        loaded = model.load_model(Path(), architecture, parallel, config, torch.device("cpu"))
+        embeddings: Any = loaded.module.embedding.word_embeddings
+        embeddings(torch.tensor([[1, 0, 2, 0], [0, 0, 3, 1]])).sum().backward()
+        return embeddings.weight.grad.flatten().tolist()
+
+    made = {
+        "transformer_config": lambda architecture, parallel, config: parallel.tensor,
+        "get_transformer_layer_offset": lambda *words, **options: 0,
+        "get_num_layers_to_build": lambda *words, **options: 0,
+        "TransformerBlockSubmodules": SimpleNamespace,
+        "padded_vocabulary": lambda *words: 4,
+        "GPTModel": gpt,
+        "rotary_buffers": lambda architecture: {"model.rotary_emb.inv_freq": torch.ones(1)},
+        "own_parameters": lambda *words: {},
+        "links": lambda architecture: [],
+        "load_weights": lambda *words: None,
+    }
+    with ExitStack() as stack:  # around the threads, which share the module
+        for name, function in made.items():
+            stack.enter_context(patch.object(model, name, function))
+        return by_rank(size, call)
 
 
 def _of_norms() -> Iterator[WorkedExample]:

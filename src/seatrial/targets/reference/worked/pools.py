@@ -252,7 +252,12 @@ async def _calls(stream: random.Random) -> list[str]:
                 router.quarantine(replica)
         for _ in range(12):
             await asyncio.sleep(0)
-        for task in [one for one in waiting if one.done()]:
+        served = [one for one in waiting if one.done()]
+        if served != waiting[: len(served)]:
+            wrong.append(
+                f"{[waiting.index(one) for one in served]} of {len(waiting)} that wait are served first"
+            )
+        for task in served:
             waiting.remove(task)
             replica, slot = task.result()
             most = max((len(free[one]) for one in range(num) if one not in lost), default=0)

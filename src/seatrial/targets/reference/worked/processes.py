@@ -24,6 +24,7 @@ from refrl.config import ClusterConfig, ConfigError
 from refrl.distributed import World, _buckets
 from refrl.generation.messages import Message
 from refrl.rewards.sandbox_kinds import KINDS
+from refrl.runtime import generator_process
 from refrl.runtime.generator_process import GeneratorServer
 from refrl.runtime.launcher import RankError, is_launcher, launch
 from refrl.runtime.rank_process import Ended, RankProcess, end, threads, variables
@@ -310,9 +311,33 @@ def _not_opened() -> None:
     server.resume()
 
 
+def _handled(number: signal.Signals) -> Any:
+    """Return which signals an engine's process handles, and what one that comes between messages does there."""
+    engine = _Engine()
+    handlers: dict[int, Any] = {}
+
+    def receive(connection: Any) -> Any:
+        handlers[number](number, None)
+        raise EOFError
+
+    server = GeneratorServer()
+    server._engine = engine  # type: ignore[assignment]
+    connection: Any = None
+    with (
+        patch.object(generator_process, "GeneratorServer", lambda: server),
+        patch.object(generator_process, "receive", receive),
+        patch("signal.signal", handlers.__setitem__),
+    ):
+        generator_process.serve(connection)
+    return sorted(handlers), engine.noted
+
+
 def _of_engines() -> Iterator[WorkedExample]:
     from refrl.generation.process import ERRORS
 
+    handled = [signal.SIGUSR1, signal.SIGUSR2]
+    for number, word in zip(handled, ("abort", "resume"), strict=True):
+        yield example(f"the signal to {word}", (handled, [word]), _handled, number)
     noted = ["3 None", "abort", "resume"]
     yield example("an answer", ("begun", {}, noted), _asked)
     for name, kind in ERRORS.items():

@@ -7,18 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from refrl.config import LoraConfig
 from refrl.distributed import World
-from refrl.policy.dtensor import context_parallel, expert_parallel
+from refrl.policy.dtensor import context_parallel, expert_parallel, policy
 from refrl.policy.dtensor.policy import _check_language, check_replicas
 from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
+from refrl.policy.lora import add_adapters
+from refrl.policy.module_policy import ModulePolicy
 from refrl.policy.scoring import check_text
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
+from seatrial.targets.reference.limits.models import model_of
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
 
@@ -28,6 +33,9 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_parts()
     yield from _of_sequences()
     yield from _of_refused_media()
+    yield from _of_numbers()
+    yield from _of_adapters()
+    yield from _of_forms()
 
 
 def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:
@@ -255,3 +263,110 @@ def _of_refused_media() -> Iterator[WorkedExample]:
         yield refused(
             "o is not built for prompts with images", f"{num} rows with images", check_text, "o", some
         )
+
+
+def _of_numbers() -> Iterator[WorkedExample]:
+    """Yield the numbers of the rows that observers are shown, of seven rows in micro-batches of two."""
+
+    def shown(size: int, given: Sequence[Sequence[int]] | None) -> list[Any]:
+        def pairs(own: Any) -> list[Any]:
+            starts = range(0, own.num_rows, 2)
+            return [
+                (rows, own.rows(rows)) for rows in (slice(at, min(at + 2, own.num_rows)) for at in starts)
+            ]
+
+        def call(group: Group, rank: int) -> Any:
+            made: Any = SimpleNamespace(
+                model=SimpleNamespace(device="cpu"),
+                _data=World(rank, size, group),  # type: ignore[arg-type]
+                _scoring=SimpleNamespace(train_cut=SimpleNamespace(micro_batches=pairs)),
+                _even=lambda passes, batch: passes,
+                _learn=lambda micro, update, loss, scores: (torch.zeros(micro.num_rows, 1), {}),
+                _sum_gradients=lambda: None,
+            )
+            made._passes = lambda *words: ModulePolicy._passes(made, *words)
+            seven = batch().rows([0, 1, 2, 0, 1, 2, 0])
+            loss: Any = None
+            found = ModulePolicy.accumulate(made, seven, loss, given, with_rows=True)
+            return [list(rows) for rows in found.micro_batches]
+
+        return by_rank(size, call)
+
+    for size, cut, chosen in (  # ranks have 7; 3 and 4; 2, 2 and 3 rows
+        (1, [[0, 1], [2, 3], [4, 5], [6]], [[1, 0]]),
+        (2, [[0, 1], [2], [3, 4], [5, 6]], [[1, 0], [4, 3]]),
+        (3, [[0, 1], [2, 3], [4, 5], [6]], [[1, 0], [3, 2], [5, 4]]),
+    ):
+        yield example(f"rows that {size} ranks show", [cut] * size, shown, size, None)
+        yield example(f"rows that {size} ranks show as chosen", [chosen] * size, shown, size, [[1, 0]])
+
+
+def _of_adapters() -> Iterator[WorkedExample]:
+    """Yield what trains of a model whose experts two processes share, and whether the second has its half."""
+
+    def trained(adapters: bool) -> Any:
+        model = model_of("qwen3_moe", num_hidden_layers=1, num_experts=4, moe_intermediate_size=4)
+        if adapters:
+            add_adapters(model, LoraConfig(enabled=True))
+        whole = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        mesh: Any = Mesh(Group(2))
+
+        def second(tensor: Tensor, *words: Any, **options: Any) -> Tensor:
+            return tensor.chunk(2)[1].clone()
+
+        with patch.object(expert_parallel, "distribute_tensor", second):
+            weights = expert_parallel.share_experts(model, mesh)
+        own = dict(model.named_parameters())
+        halves = [name for name, weight in own.items() if any(weight is one for one in weights)]
+        assert all(torch.equal(own[name], whole[name].chunk(2)[1]) for name in halves)
+        trains = {name for name, weight in own.items() if weight.requires_grad}
+        return {
+            "experts": sum(name in trains for name in halves),
+            "adapters": any(".lora_" in name for name in trains),
+            "others": any(".lora_" not in name and name not in halves for name in trains),
+        }
+
+    only = {"experts": 0, "adapters": True, "others": False}
+    yield example("what trains with experts and adapters", only, trained, True)
+    yield example(
+        "what trains with experts", {"experts": 2, "adapters": False, "others": True}, trained, False
+    )
+
+
+def _of_forms() -> Iterator[WorkedExample]:
+    """Yield how rows are scored in each layout: by one process's forward, or by parts of packed or padded rows."""
+
+    def form(packs: bool, context: int, shares: bool, precision: str) -> Any:
+        config = policy_configuration(
+            {
+                "sequence_packing.enabled": packs,
+                "precision": precision,
+                "dtensor_cfg.enabled": True,
+                "dtensor_cfg.context_parallel_size": context,
+                "dtensor_cfg.tensor_parallel_size": 2 if shares else 1,
+                "dtensor_cfg.sequence_parallel": shares,
+            }
+        )
+        nothing: Any = None
+        with (
+            patch.object(policy, "make_scoring", lambda config, model, temperature: ("alone", temperature)),
+            patch.object(policy, "check_window", lambda *words: None),
+            patch.object(policy, "SharedForward", dict),
+            patch.object(policy, "assemble_scoring", lambda config, model, forward: forward),
+        ):
+            made: Any = policy._make_scoring(config, nothing, nothing, 0.25)
+        return made if isinstance(made, tuple) else (made["packed"], made["temperature"], str(made["dtype"]))
+
+    for packs in (False, True):
+        for precision in ("float32", "bfloat16"):
+            for context, shares in ((1, False), (2, False), (1, True), (2, True)):
+                right = (packs, 0.25, f"torch.{precision}")
+                yield example(
+                    f"scoring of {precision} in {context} parts, shared {shares}, packed {packs}",
+                    ("alone", 0.25) if context == 1 and not shares else right,
+                    form,
+                    packs,
+                    context,
+                    shares,
+                    precision,
+                )

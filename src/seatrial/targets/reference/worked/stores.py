@@ -198,6 +198,11 @@ def _of_journals() -> Iterator[WorkedExample]:
     yield example("a line that is cut short", (["register", "clear"], 2, True), _cut_short)
     yield refused("line 2, is no change", "a line of something else", _other_line)
     yield example("leases begin again after a restart", ([], ["a"]), _restarted)
+    for restarts in (False, True):
+        name = f"a partition that is made again counts from 0, restarted: {restarts}"
+        yield example(
+            name, (*[[0, 0, 0, 0.0, 0]] * 3, [3, 0, 0, 24.0, 24], ["a", "b"], True), _made_again, restarts
+        )
 
 
 def _spec(**changes: Any) -> PartitionSpec:
@@ -226,6 +231,44 @@ def _other_line() -> None:
         with path.open("a") as file:
             file.write('["drop", {}]\n')
         restored(path)
+
+
+def _counts(state: ControlState, name: str) -> list[float]:
+    found = state.status(name)
+    return [found.num_rows, found.num_leased, found.num_returned, found.bytes_live, found.bytes_held]
+
+
+def _made_again(restarts: bool) -> Any:
+    """Return how a partition counts that is removed and made again, and what it serves.
+
+    It counts just then, after an old lease is given back and after that lease's time; then with three new samples.
+    The last value is whether another partition stays as it was.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path, now = Path(folder, "journal"), [0.0]
+        state = restored(path, lambda: now[0])
+        for name in "pq":
+            state.register(name, _spec())
+            state.publish(name, ["a", "b", "c"], [NewBlock("x", f"{name}1", "int64", 24)], None)
+            for lease, most, seconds in (("l", 2, 50.0), ("m", 1, 1.0)):
+                state.claim(name, "t", ["x"], lease + name, most=most, least=1, seconds=seconds)
+            state.release(f"l{name}", ["a"])
+        now[0] = 2.0
+        kept = _counts(state, "q")  # one of three is leased, one was given back, and one ran out
+        assert _counts(state, "p") == kept
+        state.clear("p", None)
+        if restarts:
+            state = restored(path, lambda: now[0])
+        state.register("p", _spec())
+        seen = [_counts(state, "p")]
+        state.release("lp", ["b"])
+        seen.append(_counts(state, "p"))
+        stays = restarts or _counts(state, "q") == kept == [3, 1, 2, 24.0, 24]
+        now[0] = 99.0
+        seen.append(_counts(state, "p"))
+        state.publish("p", ["a", "b", "c"], [NewBlock("x", "p2", "int64", 24)], None)
+        seen.append(_counts(state, "p"))
+        return *seen, state.claim("p", "t", ["x"], "n", most=2, least=1, seconds=1.0).samples, stays
 
 
 def _restarted() -> Any:
