@@ -186,7 +186,7 @@ class Router:
         return Slot(replica, heapq.heappop(self._free[replica]))
 
     def release_slot(self, replica: int, slot: int) -> None:
-        """Release a slot, and notify one waiting request, unless the replica is quarantined: its slots serve nobody.
+        """Release a slot, and notify one waiting request, unless the replica is quarantined.
 
         Raises:
             ValueError: it is not in use.
