@@ -34,11 +34,13 @@ class SavedFactsGuard:
         self._frozen: str | None = None
 
     def started(self, session: Session) -> None:
-        """Compute the digest of the training examples: of ids, prompts and answers in their order, and of media."""
+        """Compute the digest of the training examples in their order: ids, prompts, answers, media and solutions."""
         total = hashlib.sha256()
         for one in session.train_examples:
             total.update(json.dumps([one.prompt_id, one.prompt, one.answer]).encode())
             total.update((one.media or "").encode())
+            if one.solution is not None:
+                total.update(json.dumps({"solution": one.solution}).encode())
         self._data = total.hexdigest()
 
     def saved(self, session: Session, step: int) -> None:
