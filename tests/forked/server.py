@@ -150,9 +150,10 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     status: Any = 1
     try:
         _customize(places)
-        sys.modules[
+        if registry := sys.modules.get(
             "seatrial.relations.registry"
-        ].all_relations.cache_clear()  # the command's path may have more
+        ):  # the command's path may have more relations
+            registry.all_relations.cache_clear()
         if module == "-c":
             _serve_forks(words[0])
         else:
