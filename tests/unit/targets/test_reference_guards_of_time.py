@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from refrl.checkpointing.checkpointer import RunFacts
+from refrl.tasks.examples import Example
 from seatrial.guards import Guards
 from seatrial.targets.reference.guards.saved_facts import INFO, SavedFactsGuard
 from seatrial.targets.reference.guards.stopwatch import Stopwatch
@@ -67,9 +69,9 @@ def checkpoint_facts(folder: Path, changes: Mapping[str, Any]) -> str:
     )
     guards = Guards(raises=False)
     guard = SavedFactsGuard(config, guards)
-    example = SimpleNamespace(prompt_id=1, prompt="p", answer="a", media=None)
+    examples = [Example(1, "p", "a", "made"), Example(2, "q", "b", "made", solution="s", media="m")]
     session: Any = SimpleNamespace(
-        train_examples=[example],
+        train_examples=examples,
         policy=_Policy(),
         world=SimpleNamespace(size=1),
         checkpointer=SimpleNamespace(wait=lambda: None),
@@ -78,7 +80,7 @@ def checkpoint_facts(folder: Path, changes: Mapping[str, Any]) -> str:
     guard.saved(session, 1)
     wanted = guard._wanted[1]
     said = {
-        "data": wanted["data"],
+        "data": RunFacts(run_id="", seed=0, examples=examples, config={}).data,
         "policy": {"frozen": wanted["frozen"]},
         "streams": [{**wanted["streams"], "torch": wanted["streams"]["torch"] + "00"}],
         **changes,
