@@ -14,6 +14,12 @@ from seatrial.targets.trl.options.dropping import measure
 print("\\n" + json.dumps(measure([sys.argv[1]], sys.argv[2:], most=1)))
 """
 
+OFFERED = """
+import json
+from seatrial.targets.trl.options.public import offered
+print("\\n" + json.dumps([[one.name, one.state] for one in offered()]))
+"""
+
 
 def measured_anew(python: Path, root: Path, trainer: str, options: list[str]) -> dict[str, dict[str, str]]:
     """Drop options of a trainer and return the setup and the law that sees each."""
@@ -46,3 +52,19 @@ def test_every_dropped_option_is_seen_as_recorded(
     recorded = json.loads((repository / TABLE).read_text(encoding="utf-8"))["trainers"][trainer]
     seen = {name: one for name, one in recorded.items() if one["law"] and not one["law"].startswith("raises")}
     assert measured_anew(peer_python("trl"), repository, trainer, list(seen)) == seen
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_public_names_are_judged_or_listed_without(
+    peer_python: Callable[[str], Path], repository: Path
+) -> None:
+    """A trainer by its setups, a function by the table that names it; what no adapter names is uncovered."""
+    ran = run_in(peer_python("trl"), repository, OFFERED)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    states = dict(json.loads(ran.stdout.splitlines()[-1]))
+    assert states["GRPOTrainer"].startswith("whole-grpo")
+    assert states["parse_response"] == "utilities"
+    assert states["AsyncGRPOTrainer"] == "out of scope: vLLM"
+    assert "uncovered" in states.values()
