@@ -46,7 +46,6 @@ IMPORTS = (
     "tensorboard.compat.proto.summary_pb2",
     "tensorboard.summary.writer.record_writer",
     "scipy.stats",
-    "seatrial.relations.preloaded",
 )
 OURS = ("refrl", "seatrial")
 PYTHON = sys.executable
@@ -87,10 +86,16 @@ def main(number: str, python: str) -> None:
 
 
 def _make_tables() -> None:
-    """Have Transformers make its table of converted names, which each process makes that loads a model."""
+    """Have Transformers make its table of converted names, and load the laws of our own relations.
+
+    Relations of other packages are for each command to find on its own path.
+    """
     from transformers import conversion_mapping
 
+    from seatrial.relations.registry import own_relations
+
     conversion_mapping.get_checkpoint_conversion_mapping("qwen3")
+    own_relations()
 
 
 def _bury() -> bool:
@@ -150,10 +155,6 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     status: Any = 1
     try:
         _customize(places)
-        if registry := sys.modules.get(
-            "seatrial.relations.registry"
-        ):  # the command's path may have more relations
-            registry.all_relations.cache_clear()
         if module == "-c":
             _serve_forks(words[0])
         else:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from typing import Any
 
-import yaml
+from seatrial.packaged import read_table
 
 
 def covered(kind: str) -> dict[str, str]:
@@ -34,6 +33,5 @@ def uncovered(kind: str) -> Mapping[str, str]:
 
 @cache
 def _table() -> Mapping[str, Any]:
-    text = resources.files("seatrial.trials").joinpath("outputs.yaml").read_text(encoding="utf-8")
-    table: Mapping[str, Any] = yaml.safe_load(text)
+    table: Mapping[str, Any] = read_table("seatrial.trials", "outputs.yaml")
     return table

@@ -14,13 +14,11 @@ from unittest import mock
 import torch
 
 from seatrial.relations.laws.utilities.reward_calls import Kind, RewardCall, ScoredRow, returned
-from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import tiny_tokenizer
-from seatrial.targets.verl.estimators import UNUSED
+from seatrial.targets.verl.reward_loop import loop_manager
 from seatrial.targets.verl.rewards import objects
 
-LOOP = "verl.experimental.reward_loop.reward_manager"
 LEGACY = "verl.workers.reward_manager"
 EXPERIMENT = "an experiment"
 
@@ -178,15 +176,7 @@ class VerlLoopCalls(VerlRewardCalls):
     def find(self) -> Any:
         from omegaconf import OmegaConf
 
-        try:
-            import_without(f"{LOOP}.{MODULES.get(self.manager, self.manager)}", (*UNUSED, "aiohttp"))
-        except ModuleNotFoundError as error:
-            if not f"{LOOP}.".startswith(f"{error.name}."):
-                raise
-            raise Gone(f"verl {release('verl')} has no manager {self.manager} of a reward loop") from error
-        found = find_name("verl", [f"{LOOP}:get_reward_manager_cls"])(self.manager)
-        if not hasattr(found, "assemble_rm_scores"):
-            raise Gone(f"managers of the reward loop of verl {release('verl')} assemble no scores")
+        found = loop_manager(self.manager)
         self.config = OmegaConf.create(
             {
                 "reward": {"reward_kwargs": {}, "num_workers": 1, "timeout": 60.0},
@@ -227,10 +217,6 @@ class VerlRemoteCalls(VerlLoopCalls):
         manager.reward_router_address = manager.reward_model_tokenizer = None
         manager.loop = find_name("verl", ["verl.utils.ray_utils:get_event_loop"])()
         return manager
-
-
-MODULES: Mapping[str, str] = {"rate_limited": "limited"}
-"""The module of a manager, where it has another name."""
 
 
 def _of(

@@ -21,11 +21,32 @@ from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.rewards import BUFFER, LONGEST, PENALTY, VerlOverlongReward, VerlReward
 
 MANAGERS = "verl.experimental.reward_loop.reward_manager"
+MODULES: Mapping[str, str] = {"rate_limited": "limited"}
+"""Of managers, by their registered names where they are others."""
 BETA = 0.2
 MULTIPLIED = KnownFailure(
     "the KL is multiplied by the mask: NaN in padding reaches the rewards",
     finding="verl: NaN in padding and the KL in the reward",
 )
+
+
+def loop_manager(name: str) -> Any:
+    """Return the class of a manager of the reward loop, by its registered name.
+
+    Raises:
+        Gone: the release has none of this name, or its managers assemble no scores.
+    """
+    place = f"{MANAGERS}.{MODULES.get(name, name)}"
+    try:
+        import_without(place, (*UNUSED, "aiohttp"))
+    except ModuleNotFoundError as error:
+        if not f"{MANAGERS}.".startswith(f"{error.name}."):
+            raise
+        raise Gone(f"verl {release('verl')} has no {place}") from error
+    found = find_name("verl", [f"{MANAGERS}:get_reward_manager_cls"])(name)
+    if not hasattr(found, "assemble_rm_scores"):
+        raise Gone(f"managers of the reward loop of verl {release('verl')} assemble no scores")
+    return found
 
 
 class VerlLoopReward(VerlReward):
@@ -38,19 +59,10 @@ class VerlLoopReward(VerlReward):
         """Find the manager and the container of its rows."""
         from omegaconf import OmegaConf
 
-        try:
-            import_without(f"{MANAGERS}.{self.manager_name}", (*UNUSED, "aiohttp"))
-        except ModuleNotFoundError as error:
-            if not f"{MANAGERS}.".startswith(f"{error.name}."):
-                raise
-            raise Gone(f"verl {release('verl')} has no {MANAGERS}.{self.manager_name}") from error
-        registry = find_name("verl", [f"{MANAGERS}:get_reward_manager_cls"])
+        self._manager_class = loop_manager(self.manager_name)
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self.tokenizer = tiny_tokenizer(padding_side="right")
         config = OmegaConf.create({"reward": {"reward_kwargs": dict(self.own_options)}})
-        self._manager_class = registry(self.manager_name)
-        if not hasattr(self._manager_class, "assemble_rm_scores"):
-            raise Gone(f"managers of the reward loop of verl {release('verl')} assemble no scores")
         own = self._manager_class(config=config, tokenizer=self.tokenizer, compute_score=None)
         self.manager = lambda batch: self._rewards(own, batch)
 

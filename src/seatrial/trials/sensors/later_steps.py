@@ -6,7 +6,7 @@ with. Nothing of the stack is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from seatrial.trials.sensors.first_step import (
     compare_scores,
     compare_update,
 )
+from seatrial.trials.sensors.model import Model
 from seatrial.trials.sensors.options import options_of, steps_of
 from seatrial.trials.sensors.saved_models import SavedModels
 
@@ -33,19 +34,12 @@ def later_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
     options, precision = options_of(evidence), evidence.job.precision
     models = SavedModels(evidence, options)
     later = [(step, rows) for step, rows in steps_of(evidence).items() if step > 1]
-    every = [row for _, rows in later for row in rows]
-    draws = Draws(are_all=are_all_drawn(every, options, precision))
-    wrong, largest, number = [], 0.0, 0
-    for step, rows in later:
-        for at, columns, chosen in _asked(step, rows, models, options):
-            seen = draws if SAMPLED in columns else None
-            found = compare_scores(models.at(at), chosen, options, precision, columns, seen)
-            wrong += found.wrong
-            largest, number = max(largest, found.largest), number + found.number * len(columns)
-    if not number:
-        raise NotGivenError("no step follows a saved one")
-    wrong = [*draws.too_many(), *draws.alike(), *draws.unlikely(), *wrong]
-    return wrong[:3], f"{number} log-probabilities, at most {largest:.2g} nats apart", number
+    asked = (
+        (models.at(at), columns, chosen)
+        for step, rows in later
+        for at, columns, chosen in _asked(step, rows, models, options)
+    )
+    return _scored(asked, [row for _, rows in later for row in rows], options, precision)
 
 
 def int8_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
@@ -56,20 +50,43 @@ def int8_scores(evidence: RunEvidence) -> tuple[list[str], str, int]:
         BlockedError: a checkpoint or a model cannot be read.
     """
     options = options_of(evidence)
-    models, precision = SavedModels(evidence, options), options["policy.precision"]
+    models = SavedModels(evidence, options)
     known = {
         step: [row for row in rows if row.weight_version == step - 1 and not row.version_segments]
         for step, rows in steps_of(evidence).items()
         if step - 1 in models.steps
     }
-    draws = Draws(are_all=are_all_drawn([row for rows in known.values() for row in rows], options, precision))
+    asked = ((models.rounded_at(step - 1), (SAMPLED,), rows) for step, rows in known.items())
+    every = [row for rows in known.values() for row in rows]
+    return _scored(asked, every, options, options["policy.precision"])
+
+
+def _scored(
+    asked: Iterable[tuple[Model, Sequence[str], Sequence[LedgerRow]]],
+    every: Sequence[LedgerRow],
+    options: Mapping[str, Any],
+    precision: str,
+) -> tuple[list[str], str, int]:
+    """Compare columns of rows with what models give, and the draws of the sampled ones.
+
+    Args:
+        asked: models with the columns and the rows that each computes.
+        every: all rows.
+        options: of the run.
+        precision: of what is compared.
+
+    Raises:
+        NotGivenError: no row is computed.
+    """
+    draws = Draws(are_all=are_all_drawn(every, options, precision))
     wrong, largest, number = [], 0.0, 0
-    for step, rows in known.items():
-        found = compare_scores(models.rounded_at(step - 1), rows, options, precision, (SAMPLED,), draws)
+    for model, columns, rows in asked:
+        seen = draws if SAMPLED in columns else None
+        found = compare_scores(model, rows, options, precision, columns, seen)
         wrong += found.wrong
-        largest, number = max(largest, found.largest), number + found.number
+        largest, number = max(largest, found.largest), number + found.number * len(columns)
     if not number:
-        raise NotGivenError("the weights of no step are known")
+        raise NotGivenError("the weights of no such row are known")
     wrong = [*draws.too_many(), *draws.alike(), *draws.unlikely(), *wrong]
     return wrong[:3], f"{number} log-probabilities, at most {largest:.2g} nats apart", number
 

@@ -87,6 +87,19 @@ def by_step(evidence: RunEvidence, tag: str) -> Mapping[int, float]:
     return {} if series is None else dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
 
 
+def by_step_and_name(evidence: RunEvidence, prefix: str) -> dict[int, dict[str, float]]:
+    """Return the values of all series that begin with a prefix, by step and by the rest of their names.
+
+    A step without any has an empty mapping.
+    """
+    found: dict[int, dict[str, float]] = defaultdict(dict)
+    for tag in evidence.log.series:
+        if tag.startswith(prefix):
+            for step, value in by_step(evidence, tag).items():
+                found[step][tag.removeprefix(prefix)] = value
+    return found
+
+
 def expert_load(evidence: RunEvidence) -> tuple[list[str], str, int]:
     """Every token of every trained row went through K experts of each layer, and padding through none."""
     facts = model_facts(evidence.job.initial_model)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.options import options_of, steps_of, updates_of
-from seatrial.trials.sensors.paths import by_step, first_step_of_command, sensor
+from seatrial.trials.sensors.paths import by_step_and_name, first_step_of_command, sensor
 
 TIMED = "timing/train/"
 OF_SOME_STEPS = ("checkpointing", "prepare_for_generation/", "reward_calculation/")
@@ -36,17 +36,12 @@ def phases_are_measured(evidence: RunEvidence) -> tuple[list[str], str, int]:
     options = options_of(evidence)
     evidence.need_whole_log()
     taught = [step for step, rows in steps_of(evidence).items() if updates_of(rows, options)]
-    seconds: dict[int, dict[str, float]] = defaultdict(dict)
+    seconds = by_step_and_name(evidence, TIMED)
     wrong = []
-    for tag in sorted(evidence.log.series):
-        if not tag.startswith(TIMED):
-            continue
-        values, phase = by_step(evidence, tag), tag.removeprefix(TIMED)
-        for step, value in values.items():
-            seconds[step][phase] = value
-        missing = [step for step in taught if step not in values]
+    for phase in sorted({phase for of in seconds.values() for phase in of}):
+        missing = [step for step in taught if phase not in seconds.get(step, ())]
         if missing and len(missing) < len(taught) and not phase.startswith(OF_SOME_STEPS):
-            wrong.append(f"{tag} is not logged at the steps {missing}, and at the others it is")
+            wrong.append(f"{TIMED}{phase} is not logged at the steps {missing}, and at the others it is")
     first = first_step_of_command(evidence)  # it also logs the parts of the sync with which the run began
     for step, of in seconds.items():
         wrong += [f"step {step}: {what}" for what in (_exceeding(of) if step > first else ())]

@@ -10,7 +10,7 @@ from typing import Any
 from seatrial.evidence.weights import stored_tensors
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import FAMILIES
-from seatrial.trials.sensors.options import options_of
+from seatrial.trials.sensors.options import loop_of, options_of
 from seatrial.trials.sensors.paths import (
     by_step,
     first_step_of_command,
@@ -64,7 +64,7 @@ def _wrong_parts(
         yield f"two ranks have one process: {pids}"
     if ranks and (ranks[0].get("pid"), ranks[0].get("node")) != (facts.get("pid"), facts.get("host")):
         yield f"the first rank is recorded as {ranks[0]}, the run as {facts.get('pid')} on {facts.get('host')}"
-    if "grpo.seed" not in options:
+    if loop_of(options) != "grpo":
         return
     parts = read_object(evidence.job.ledger_dir / "parts.json")
     if len(set(parts.values())) != len(parts):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations.measures.rates import RATES
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.options import steps_of, updates_of
-from seatrial.trials.sensors.paths import by_step, first_step_of_command
+from seatrial.trials.sensors.paths import by_step, by_step_and_name, first_step_of_command
 
 RATE = 1e-4
 """Relative difference of a rate: of scalars logged in float32."""
@@ -38,18 +37,17 @@ def times_and_parts(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterat
         NotGivenError: an option or the rows are not given.
     """
     timed, rates, parts = (
-        _logged(evidence, prefix) for prefix in ("timing/train/", "performance/", "train/verifier/")
+        by_step_and_name(evidence, prefix) for prefix in ("timing/train/", "performance/", "train/verifier/")
     )
     has_parts = any(name.startswith("data.verifiers.") for name in options)
     yield from _too_many_seconds(evidence, timed)
     yield from _untimed_syncs(evidence, timed, options)
+    first = first_step_of_command(evidence)
     for step, rows in steps_of(evidence).items():
         seconds = timed[step]
         if seconds:
             yield from _wrong_seconds(seconds, step, options)
-            if step > first_step_of_command(
-                evidence
-            ):  # the first step has the seconds of what starts the generator
+            if step > first:  # the first step has the seconds of what starts the generator
                 yield from _wrong_parts_of_sync(seconds, step)
             yield from _wrong_rates(rates[step], seconds, step, rows, options["cluster.num_processes"])
         if has_parts and not options["grpo.use_dynamic_sampling"]:
@@ -66,7 +64,7 @@ def tuned_times(
     Raises:
         NotGivenError: an option is not given.
     """
-    timed, rates = (_logged(evidence, prefix) for prefix in ("timing/train/", "performance/"))
+    timed, rates = (by_step_and_name(evidence, prefix) for prefix in ("timing/train/", "performance/"))
     yield from _too_many_seconds(evidence, timed)
     for step, rows in steps.items():
         seconds = timed.get(step, {})
@@ -78,7 +76,7 @@ def tuned_times(
 
 def _too_many_seconds(evidence: RunEvidence, timed: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
     """Yield that steps and validations took longer than the run, or that a phase of a validation did than all of it."""
-    held = _logged(evidence, "timing/validation/")
+    held = by_step_and_name(evidence, "timing/validation/")
     total, first = 0.0, first_step_of_command(evidence)
     for step, seconds in held.items():
         whole = seconds.get("total_validation_time", math.nan)
@@ -96,16 +94,6 @@ def _too_many_seconds(evidence: RunEvidence, timed: Mapping[int, Mapping[str, fl
         yield f"steps and validations took {total:.4g} s, the run {evidence.launched.seconds:.4g} s"
 
 
-def _logged(evidence: RunEvidence, prefix: str) -> Mapping[int, dict[str, float]]:
-    """Return the values of every step by the rest of their names."""
-    found: dict[int, dict[str, float]] = defaultdict(dict)
-    for tag in evidence.log.series:
-        if tag.startswith(prefix):
-            for step, value in by_step(evidence, tag).items():
-                found[step][tag.removeprefix(prefix)] = value
-    return found
-
-
 def _untimed_syncs(
     evidence: RunEvidence, timed: Mapping[int, Mapping[str, float]], options: Mapping[str, Any]
 ) -> Iterator[str]:
@@ -121,7 +109,10 @@ def _untimed_syncs(
         or (options[f"{where}.placement"] == "inline" and not is_delta)
     ):
         return
-    validated, full = _logged(evidence, "timing/validation/"), by_step(evidence, "train/weight_sync/full")
+    validated, full = (
+        by_step_and_name(evidence, "timing/validation/"),
+        by_step(evidence, "train/weight_sync/full"),
+    )
     steps, first = steps_of(evidence), first_step_of_command(evidence)
     for step in sorted(steps):
         if step == first or not updates_of(steps.get(step - 1, ()), options):

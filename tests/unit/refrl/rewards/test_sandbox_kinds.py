@@ -152,10 +152,10 @@ def test_the_strongest_kind_that_runs_is_chosen_and_told(monkeypatch: pytest.Mon
     monkeypatch.setattr(sandbox_kinds.shutil, "which", lambda name: "/nonexistent/bwrap")
     isolation.cache_clear()
     try:
-        with pytest.warns(RuntimeWarning, match="weaker than others: bubblewrap: ") as told:
+        with pytest.warns(RuntimeWarning, match="weaker than others: bubblewrap: ") as warned:
             chosen = isolation()
             isolation()
-        assert len(told) == 1
+        assert len(warned) == 1
         assert chosen.kind != "bubblewrap"
         assert run_python("print(1)", limits=ROOMY).isolation.kind == chosen.kind
         assert sandbox_of(["exact_match", "code_output"]) == chosen.describe()
