@@ -94,6 +94,10 @@ def _nested(stream: random.Random) -> bool:
     return bool(_tuples(made) == tuples(made)) and _tuples("ab") == "ab" and _tuples(None) is None
 
 
+def _num_bytes(part: Part) -> int:
+    return part.values_N.nbytes + (0 if part.indices_N is None else part.indices_N.nbytes)
+
+
 class _Source:
     """Weights that change, and their version."""
 
@@ -110,12 +114,7 @@ class _Counting(Receiver):
     sizes: list[int]
 
     def receive(self, parts: Sequence[Part]) -> None:
-        self.sizes.append(
-            sum(
-                part.values_N.nbytes + (0 if part.indices_N is None else part.indices_N.nbytes)
-                for part in parts
-            )
-        )
+        self.sizes.append(sum(map(_num_bytes, parts)))
         super().receive(parts)
 
 
@@ -171,10 +170,7 @@ def _buckets(stream: random.Random) -> bool:
             for place, value in enumerate(part.values_N.tolist())
         ]
 
-    def num_bytes(part: Part) -> int:
-        return part.values_N.nbytes + (0 if part.indices_N is None else part.indices_N.nbytes)
-
-    sizes = [sum(map(num_bytes, bucket)) for bucket in buckets]
+    sizes = [sum(map(_num_bytes, bucket)) for bucket in buckets]
     singles = [sum(part.values_N.numel() for part in bucket) <= 1 for bucket in buckets]
     return elements(pieces) == elements(parts) and all(
         total <= size or single for total, single in zip(sizes, singles, strict=True)
