@@ -121,7 +121,9 @@ def _fits(trial: str, words: Sequence[str]) -> bool:
 
 
 def _run(trial: str, configuration: str, seed: int, device: str, gpu: int) -> dict[str, Any]:
-    if device == "cuda" and TRIALS[trial].level != 4:
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Megatron-core takes the GPUs that it finds
+    elif TRIALS[trial].level != 4:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     else:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)

@@ -53,6 +53,20 @@ def test_seconds_of_another_unit_or_phase_are_seen(
     assert any(what in text for text in said(monkeypatch, {**SOUND, **other}))
 
 
+def test_seconds_of_guards_are_no_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the sync and the first micro-batch; a phase may be short beside them."""
+    clock = iter([10.0, 10.0, 10.9, 11.0, 13.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    watch = Stopwatch()
+    watch.synced()
+    with watch.guarding():
+        pass
+    watch.passed()
+    watch.passed()
+    watch.step(1)
+    assert list(watch.wrong(lambda step, name: {**SOUND, "generation": 0.05}.get(name))) == []
+
+
 class _Policy:
     def __init__(self) -> None:
         self.weights = {"model.a": torch.arange(3.0)}

@@ -36,6 +36,7 @@ from seatrial.trials.sensors.held_out import validations_hold
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
 from seatrial.trials.sensors.options import options_of
+from seatrial.trials.sensors.paths import by_step
 from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.run_record import record_is_true
 from seatrial.trials.sensors.scalars import scalars_follow
@@ -78,6 +79,9 @@ def launched(job: TrainingJob) -> Launched:
         log_path=job.ledger_dir.parent / "run.log",
         num_stragglers=0,
     )
+
+
+SYNCED = "timing/validation/prepare_for_generation/total"
 
 
 class Changed(RunEvidence):
@@ -422,10 +426,25 @@ def test_a_checkpoint_that_should_be_kept_is_missed(job: TrainingJob, tmp_path: 
 )
 def test_other_seconds_and_rates_are_seen(job: TrainingJob, tag: str, value: float, said: str) -> None:
     """Of steps, validations and the whole run."""
-    longer = {"timing/validation/prepare_for_generation/total": 0.5}  # than rounding, on any machine
+    longer = {SYNCED: 0.5}  # than rounding, on any machine
     changed = {tag: value} | (longer if tag.startswith("timing/validation/") else {})
     wrong = list(times_and_parts(evidence := Changed(job, rows_of(job), changed), options_of(evidence)))
     assert said in "".join(wrong), wrong
+
+
+def test_the_first_sync_is_outside_of_the_first_validation(job: TrainingJob) -> None:
+    """A generator gets weights when a command starts, and the validation before the first step logs the seconds."""
+
+    class AtTheStart(Changed):
+        def series(self, tag: str) -> Series | None:
+            found = super().series(tag)
+            if found is None or tag != SYNCED:
+                return found
+            return replace(found, values=np.where(found.steps == 0, 9.0, found.values))
+
+    at_the_start = AtTheStart(job, rows_of(job), {})
+    assert by_step(at_the_start, SYNCED)[0] == 9.0
+    assert list(times_and_parts(at_the_start, options_of(at_the_start))) == []
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,16 @@ FACTS: dict[str, Any] = {
         ({}, {"generation/2": 12}, "the generation engines are recorded as"),
         ({"placement": {"ranks": [{"node": "here", "pid": 7}] * 2}}, {}, "two ranks have one process"),
         ({"host": "there"}, {}, "the first rank is recorded as"),
+        (
+            {"placement": {"by": "ray", "ranks": [{"node": "3f9c", "pid": 7}, {"node": "3f9c", "pid": 10}]}},
+            {},
+            "",
+        ),
+        (
+            {"placement": {"by": "ray", "ranks": [{"node": "3f9c", "pid": 10}]}},
+            {},
+            "the first rank is recorded as",
+        ),
         ({"generator": "vllm 1"}, {}, "the options ask for torch"),
         ({"generator": "torch 2.0"}, {}, "the run has torch 2.1"),
         ({"generator": "torch 2.1, 3 layers in int8"}, {}, "quantization is None"),

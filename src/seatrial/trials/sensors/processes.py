@@ -58,11 +58,15 @@ def _wrong_parts(
     evidence: RunEvidence, facts: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield what is wrong with the processes: ranks, and the parts of `parts.json`."""
-    ranks = facts.get("placement", {}).get("ranks", [])
+    placement = facts.get("placement", {})
+    ranks = placement.get("ranks", [])
     pids = [rank.get("pid") for rank in ranks]
     if len(set(pids)) != len(pids):
         yield f"two ranks have one process: {pids}"
-    if ranks and (ranks[0].get("pid"), ranks[0].get("node")) != (facts.get("pid"), facts.get("host")):
+    # A node of a Ray cluster has an id of its own, which is not the name of its host.
+    where = ("pid",) if placement.get("by") == "ray" else ("pid", "host")
+    first = {"pid": ranks[0].get("pid"), "host": ranks[0].get("node")} if ranks else {}
+    if ranks and any(first[name] != facts.get(name) for name in where):
         yield f"the first rank is recorded as {ranks[0]}, the run as {facts.get('pid')} on {facts.get('host')}"
     if loop_of(options) != "grpo":
         return

@@ -269,9 +269,10 @@ class RunGuards(Observer):
 
     @contextmanager
     def _recorded(self, session: Session) -> Iterator[None]:
-        """Write what was found before a failure stops the run."""
+        """Write what was found before a failure stops the run, and note the seconds."""
         try:
-            yield
+            with self._log.stopwatch.guarding():
+                yield
         except GuardError:
             self._write(session)
             raise
