@@ -181,12 +181,12 @@ def relations_for(plant: Plant) -> list[str]:
     def place(relation: Relation) -> int:
         return first.index(relation.component) if relation.component in first else len(first)
 
-    nearest = _nearest(plant)
+    nearest = nearest_relations(plant)
     rest = [relation.id for relation in sorted(asked, key=place) if relation.id not in LONG]
     return [*nearest, *(relation for relation in rest if relation not in nearest)]
 
 
-def _nearest(plant: Plant) -> list[str]:
+def nearest_relations(plant: Plant) -> list[str]:
     """Return the relations about a plant's module, or about the subject that the plant names."""
     found = [
         relation
@@ -218,7 +218,7 @@ def look(fault: Mutant | Plant, places: Mapping[str, str]) -> Seen:
     if isinstance(fault, Mutant):
         return _seen(first_seen(fault, cell_of(fault), fault.relations)) or Seen(by=None, said="")
     if missing_package(fault):
-        return look_with(fault, _nearest(fault)) or Seen(by=None, said="")
+        return look_with(fault, nearest_relations(fault)) or Seen(by=None, said="")
     seen = look_with(fault, relations_for(fault))
     if seen is not None:
         return seen
@@ -233,7 +233,9 @@ def look_with(plant: Plant, relations: Sequence[str]) -> Seen | None:
     """Return which of these relations detects a plant, with the plant's options or the default ones, or None."""
     served = _served(plant.options)
     for cell in [served] * bool(served) + [{}]:
-        asked = [one for one in relations if cell or not _needs_its_cell(plant) or one in _nearest(plant)]
+        asked = [
+            one for one in relations if cell or not _needs_its_cell(plant) or one in nearest_relations(plant)
+        ]
         seen = _seen(first_seen(plant, cell, asked))
         if seen is not None:
             return seen
