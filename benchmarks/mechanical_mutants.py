@@ -5,9 +5,8 @@
 
 A mutant changes one place of a module that runs import: a comparison, an operator, a constant, a condition, a call or a
 statement. Mutants are drawn at random from every place where one of these changes applies, so that nobody's taste
-chooses them. Some change nothing that a caller can tell, so that the rate is a lower bound; what the survivors are worth
-is the list of places that nothing judges. One line of JSON a mutant is appended to the file; those that it holds
-already are not measured again.
+chooses them. Some change nothing that a caller can tell, so that the rate is a lower bound; survivors show the places
+that nothing judges. One line of JSON a mutant is appended to the file, and what it holds is not measured again.
 
 Relations are asked as `seatrial.faults.sweep` asks for plants: `R34.worked`, those of small parts, and the nearest to
 the module. Runs of level 0 are not.
@@ -24,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,20 +33,26 @@ from seatrial.faults.planting import PlantingError
 from seatrial.faults.sweep import DATA_PLANE, PARTS, look_with, missing_package, nearest_relations
 
 FAST = ("R34.worked", *PARTS, "R18.defaults", "R18.own", "R18.names", "R18.written")
-OPERATORS: dict[type[ast.AST], str] = {
-    **{ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="},
-    **{ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"},
-    **{
-        ast.Add: "-",
-        ast.Sub: "+",
-        ast.Mult: "/",
-        ast.Div: "*",
-        ast.FloorDiv: "/",
-        ast.And: "or",
-        ast.Or: "and",
-    },
+SYMBOLS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "/"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
 }
-"""What stands for an operator in its mutant."""
+"""Operators, and what stands for each in its mutant."""
 CALLS = {
     "min": "max",
     "max": "min",
@@ -84,111 +90,99 @@ class Change(NamedTuple):
     kind: str
 
 
-def changes_of(source: str) -> list[Change]:
-    """Return every change of a module's source, in the order of their places."""
-    tree = ast.parse(source)
-    lines = [0]
-    for line in source.splitlines(keepends=True):
-        lines.append(lines[-1] + len(line.encode()))
-    return sorted(
-        _changes(tree, source.encode(), lines), key=lambda change: (change.start, change.end, change.new)
-    )
+class Source:
+    """The source of a module, by the places of its parts."""
+
+    def __init__(self, text: str) -> None:
+        """Find where each line begins."""
+        self.tree, self._data = ast.parse(text), text.encode()
+        self._lines = [0]
+        for line in text.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line.encode()))
+
+    def changes(self) -> list[Change]:
+        """Return every change of the module, in the order of their places."""
+        return sorted(self._changes(self.tree), key=lambda change: (change.start, change.end, change.new))
+
+    def _start(self, node: ast.expr | ast.stmt) -> int:
+        return self._lines[node.lineno - 1] + node.col_offset
+
+    def _end(self, node: ast.expr | ast.stmt) -> int:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self._lines[node.end_lineno - 1] + node.end_col_offset
+
+    def _text(self, node: ast.expr) -> str:
+        return self._data[self._start(node) : self._end(node)].decode()
+
+    def _change(self, node: ast.expr | ast.stmt, new: str, kind: str) -> Change:
+        return Change(self._start(node), self._end(node), new, kind)
+
+    def _between(self, left: ast.expr, right: ast.expr, operator: ast.AST, kind: str) -> Iterator[Change]:
+        """Yield the change of the operator between two operands."""
+        old, new = SYMBOLS[type(operator)]
+        at = self._data.find(old.encode(), self._end(left), self._start(right))
+        if at >= 0:
+            yield Change(at, at + len(old), new, kind)
+
+    def _changes(self, node: ast.AST) -> Iterator[Change]:
+        """Yield the changes below a node; messages, types, documentation and the text of errors have none."""
+        for child in _children(node):
+            yield from self._changes(child)
+        match node:
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                for operator, one, other in zip(ops, [left, *comparators], comparators, strict=False):
+                    yield from self._between(one, other, operator, "comparison")
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in SYMBOLS:
+                yield from self._between(left, right, op, "operator")
+            case ast.BoolOp(op=op, values=values):
+                for one, other in pairwise(values):
+                    yield from self._between(one, other, op, "and, or")
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                yield self._change(node, f"({self._text(operand)})", "not")
+            case ast.Constant(value=bool() as value):
+                yield self._change(node, str(not value), "constant")
+            case ast.Constant(value=int() as value):
+                yield self._change(node, str(value + 1), "constant")
+            case ast.Constant(value=float() as value):
+                yield self._change(node, repr(value * 2 + (value == 0)), "constant")
+            case ast.IfExp(body=body, orelse=orelse):
+                yield self._change(node, f"({self._text(body)})", "condition")
+                yield self._change(node, f"({self._text(orelse)})", "condition")
+            case ast.comprehension(ifs=[first, *_]):
+                yield self._change(first, "True", "condition")
+            case ast.If(test=test):
+                yield self._change(test, "False", "condition")
+            case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Continue():
+                yield self._change(node, "pass", "statement")
+            case ast.Call():
+                yield from self._changes_of_call(node)
+
+    def _changes_of_call(self, node: ast.Call) -> Iterator[Change]:
+        name, args = _called(node), node.args
+        if name in CALLS:
+            end = self._end(node.func)
+            yield Change(end - len(name), end, CALLS[name], "call")
+        if name in DROPPED and not node.keywords:
+            if isinstance(node.func, ast.Attribute) and not args:
+                yield self._change(node, self._text(node.func.value), "call")
+            if isinstance(node.func, ast.Name) and len(args) == 1:
+                yield self._change(node, f"({self._text(args[0])})", "call")
+        if len(args) > 1 and all(isinstance(arg, ast.Name | ast.Attribute) for arg in args[:2]):
+            new = f"{self._text(args[1])}, {self._text(args[0])}"
+            yield Change(self._start(args[0]), self._end(args[1]), new, "arguments")
 
 
-def _changes(node: ast.AST, source: bytes, lines: Sequence[int]) -> Iterator[Change]:
-    """Yield the changes below a node; messages, types, documentation and the text of errors have none."""
-
-    def place(of: ast.AST) -> tuple[int, int]:
-        start = lines[of.lineno - 1] + of.col_offset  # type: ignore[attr-defined]
-        return start, lines[of.end_lineno - 1] + of.end_col_offset  # type: ignore[attr-defined]
-
-    def text(of: ast.AST) -> str:
-        start, end = place(of)
-        return source[start:end].decode()
-
-    def between(left: ast.AST, right: ast.AST, old: str, new: str, kind: str) -> Iterator[Change]:
-        start, end = place(left)[1], place(right)[0]
-        at = source[start:end].decode().find(old)
-        if at >= 0 and source[start:end].isascii():
-            yield Change(start + at, start + at + len(old), new, kind)
-
-    for child in _children(node):
-        yield from _changes(child, source, lines)
-    match node:
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            for operator, one, other in zip(ops, [left, *comparators], comparators, strict=False):
-                if type(operator) in OPERATORS:
-                    yield from between(one, other, _symbol(operator), OPERATORS[type(operator)], "comparison")
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            yield from between(left, right, _symbol(op), OPERATORS[type(op)], "operator")
-        case ast.BoolOp(op=op, values=values):
-            for one, other in zip(values, values[1:], strict=False):
-                yield from between(one, other, _symbol(op), OPERATORS[type(op)], "and, or")
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield Change(*place(node), f"({text(operand)})", "not")
-        case ast.Constant(value=bool() as value):
-            yield Change(*place(node), str(not value), "constant")
-        case ast.Constant(value=int() as value):
-            yield Change(*place(node), str(value + 1), "constant")
-        case ast.Constant(value=float() as value):
-            yield Change(*place(node), repr(value * 2 + (value == 0)), "constant")
-        case ast.IfExp(test=_, body=body, orelse=orelse):
-            yield Change(*place(node), f"({text(body)})", "condition")
-            yield Change(*place(node), f"({text(orelse)})", "condition")
-        case ast.comprehension(ifs=[first, *_]):
-            yield Change(*place(first), "True", "condition")
-        case ast.If(test=test):
-            yield Change(*place(test), "False", "condition")
-        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Continue():
-            yield Change(*place(node), "pass", "statement")
-        case ast.Call(func=func, args=args, keywords=keywords):
-            yield from _calls(node, func, args, keywords, place, text)
-
-
-def _calls(
-    node: ast.Call, func: ast.expr, args: list[ast.expr], keywords: list[ast.keyword], place: Any, text: Any
-) -> Iterator[Change]:
-    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    if name in CALLS:
-        start, end = place(func)
-        yield Change(end - len(name), end, CALLS[name], "call")
-    if name in DROPPED and not keywords:
-        if isinstance(func, ast.Attribute) and not args:
-            yield Change(*place(node), text(func.value), "call")
-        if isinstance(func, ast.Name) and len(args) == 1:
-            yield Change(*place(node), f"({text(args[0])})", "call")
-    if len(args) > 1 and all(isinstance(arg, ast.Name | ast.Attribute) for arg in args[:2]):
-        yield Change(place(args[0])[0], place(args[1])[1], f"{text(args[1])}, {text(args[0])}", "arguments")
-
-
-def _symbol(operator: ast.AST) -> str:
-    symbols = {type(op).__name__: symbol for op, symbol in _SYMBOLS}
-    return symbols[type(operator).__name__]
-
-
-_SYMBOLS: tuple[tuple[ast.AST, str], ...] = (
-    *(
-        (ast.Lt(), "<"),
-        (ast.LtE(), "<="),
-        (ast.Gt(), ">"),
-        (ast.GtE(), ">="),
-        (ast.Eq(), "=="),
-        (ast.NotEq(), "!="),
-    ),
-    *((ast.Is(), "is"), (ast.IsNot(), "is not"), (ast.In(), "in"), (ast.NotIn(), "not in")),
-    *((ast.Add(), "+"), (ast.Sub(), "-"), (ast.Mult(), "*"), (ast.Div(), "/"), (ast.FloorDiv(), "//")),
-    *((ast.And(), "and"), (ast.Or(), "or")),
-)
+def _called(node: ast.Call) -> str:
+    """Return the name of the function or method that a call names, if any."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the parts of a node that a run computes with."""
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return
-    if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in NOT_JUDGED:
-            return
+    if isinstance(node, ast.Call) and _called(node) in NOT_JUDGED:
+        return
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         return
     for name, value in ast.iter_fields(node):
@@ -234,7 +228,7 @@ def drawn(seed: int, number: int, each: int, modules: Sequence[str]) -> list[Pla
         if module in modules_without_plants() or (modules and module not in modules):
             continue
         source = path.read_text(encoding="utf-8")
-        places += [(module, source, change) for change in changes_of(source)]
+        places += [(module, source, change) for change in Source(source).changes()]
     random.Random(seed).shuffle(places)
     chosen: list[Plant] = []
     taken: Counter[str] = Counter()
@@ -259,8 +253,14 @@ def measured(plant: Plant) -> dict[str, Any]:
     except PlantingError as error:
         by, said = "crash", str(error)
     return {
-        **{"id": plant.id, "kind": plant.what, "module": plant.module, "old": plant.old, "new": plant.new},
-        **{"by": by, "said": said[:200], "seconds": round(time.monotonic() - start, 1)},
+        "id": plant.id,
+        "kind": plant.what,
+        "module": plant.module,
+        "old": plant.old,
+        "new": plant.new,
+        "by": by,
+        "said": said[:200],
+        "seconds": round(time.monotonic() - start, 1),
     }
 
 
