@@ -13,6 +13,7 @@ SUBJECTS: Mapping[str, str] = {
     "asynchronous": "rollouts that are sampled during training: ages, drops, a resume",
     "batches": "rows padded, cut, chosen, split and packed",
     "building": "buffers, replicas and collectors that are built of options",
+    "calls": "single functions: what they take by default, their edges and their words",
     "changes": "inputs of a resumed run, files in the way, sizes in bytes, caches after syncs, ranks that drift",
     "chats": "conversations under templates: what is trained on, and templates that are refused",
     "checkpoints": "which are written, kept and found again, and what they contain",
