@@ -11,8 +11,10 @@ import torch
 
 from refrl import cli
 from refrl.algorithms.batching import Batch
+from refrl.algorithms.kept_ids import KeptIds
 from refrl.algorithms.losses import ppo_clip
 from refrl.algorithms.losses.cispo import CISPO
+from refrl.algorithms.schedule import Schedule
 from refrl.checkpointing import attempts
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.config import describe
@@ -37,6 +39,7 @@ from refrl.tasks.media import PitchTask
 from refrl.timing import Timer
 from refrl.training import asynchronous, build_generation, grpo
 from refrl.weight_sync.colocated import CopiedWeights
+from refrl.weight_sync.receiver import Receiver
 from seatrial.relations import NotServed
 from seatrial.relations.contracts.worked import SUBJECTS, Refused, WorkedExample
 from seatrial.relations.engine import first_violation, run_relation
@@ -157,14 +160,17 @@ def law(subject: str) -> Any:
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
     "building": (asynchronous, "log_parts", lambda session, config, replicas: None),
+    "calls": (Receiver, "check_whole", lambda self: None),
     "changes": (RunFacts, "data", "the same"),
     "chats": (ChatEncoder, "training_row", lambda self, messages: ([], [])),
     "clients": (ReplayBuffer, "__len__", lambda self: 2),
     "combinations": (Registry, "names", lambda self: []),
     "commands": (cli, "EXIT_FAILED", 2),
+    "counts": (Schedule, "is_fresh", lambda self, sample, trainer: True),
     "engines": (build_generation, "engine_device", lambda config, device, number: device),
     "files": (Columns, "named", lambda self: {}),
     "formulas": (ppo_clip.PPOClip, "surrogate", CISPO.surrogate),
+    "inputs": (KeptIds, "trimmed", lambda self, num_tokens: self),
     "links": (ProcessGenerator, "stop_ids", lambda self: frozenset()),
     "loops": (grpo, "is_validation_step", lambda loop, step: False),
     "metrics": (RunLogger, "value_at", lambda self, tag, step: 0.0),

@@ -58,6 +58,18 @@ def made_tensor(
     return torch.tensor(values, dtype=torch.float64).reshape(tuple(shape)).to(dtype)
 
 
+def close(found: torch.Tensor, right: Sequence[Any], tolerance: float = 1e-9) -> bool:
+    """Return whether a tensor has the shape and, within the tolerance, the values of lists."""
+    due = torch.tensor(right, dtype=torch.float64)
+    return found.shape == due.shape and torch.allclose(found.double(), due, rtol=tolerance, atol=tolerance)
+
+
+def mask_of_any_kind(stream: random.Random, values: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Return a mask as booleans, integers or floats, at times as a view that is not contiguous."""
+    made = torch.tensor(values).to(stream.choice((torch.bool, torch.long, torch.float32)))
+    return made.T.contiguous().T if stream.random() < 0.5 else made
+
+
 def sample(
     prompt: Sequence[int], completion: Sequence[int], group: int = 0, reward: float = 0.0, **more: Any
 ) -> TrainSample:
