@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.trl.former import ENDS, SUMS
 
 Options = Mapping[str, Any]
 
@@ -150,7 +151,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "gold": Kind(
         trainer="GOLD",
-        known_failures=(REPEATED,),
+        known_failures=(REPEATED, ENDS),
         rows="messages",
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
@@ -165,13 +166,18 @@ KINDS: Mapping[str, Kind] = {
     ),
     "gkd": Kind(
         trainer="GKD",
+        known_failures=(ENDS, SUMS),
         rows="messages",
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
         effective=({"beta": 0.0}, {"beta": 1.0}),
     ),
     "gkd-given": Kind(
-        trainer="GKD", rows="messages", options={**SHORT, "lmbda": 0.0}, effective=({"beta": 0.0},)
+        trainer="GKD",
+        known_failures=(SUMS,),
+        rows="messages",
+        options={**SHORT, "lmbda": 0.0},
+        effective=({"beta": 0.0},),
     ),
     "minillm": Kind(trainer="MiniLLM", rows="prompts", options=GROUPS, copies=2, means="batch"),
     "onlinedpo": Kind(
