@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seatrial.targets.common.known import KnownFailure
-from seatrial.targets.trl.former import ENDS, SUMS
+from seatrial.targets.trl.former import ENDS, SUMS, SUMS_OF_DISTILLATION
 
 Options = Mapping[str, Any]
 
@@ -75,6 +75,7 @@ class Kind:
     neutral: Sequence[Options] = ()
     """In addition to those of every trainer."""
     means: Literal["rows", "tokens", "batch"] = "rows"
+    logs_means: bool = True
     resumes: bool = True
     evaluates: bool = True
     evaluates_loss: bool = True
@@ -131,6 +132,7 @@ GROUPS: Options = {**SHORT, "num_generations": 2}
 KINDS: Mapping[str, Kind] = {
     "distillation": Kind(
         trainer="Distillation",
+        known_failures=(SUMS_OF_DISTILLATION,),
         rows="chats",
         options={**SHORT, "beta": 0.5},
         effective=({"beta": 0.0}, {"beta": 1.0}, {"temperature": 0.5}),
@@ -227,7 +229,13 @@ KINDS: Mapping[str, Kind] = {
         trainer="SDPO",
         known_failures=(UNREAD,),
         rows="prompts",
-        options={**GROUPS, "teacher_model_kind": "base", "distillation_weight": 0.5, "loss_type": "grpo"},
+        options={
+            **GROUPS,
+            "teacher_model_kind": "base",
+            "teacher_regularization": "none",
+            "distillation_weight": 0.5,
+            "loss_type": "grpo",
+        },
         copies=2,
         leaves_out=("turns",),
         effective=(
@@ -241,7 +249,14 @@ KINDS: Mapping[str, Kind] = {
         trainer="SDPO",
         known_failures=(TOKENS,),
         rows="prompts",
-        options={**GROUPS, "distillation_weight": 0.0, "loss_type": "dapo", "teacher_model_kind": "base"},
+        options={
+            **GROUPS,
+            "distillation_weight": 0.0,
+            "loss_type": "dapo",
+            "teacher_model_kind": "base",
+            "teacher_regularization": "none",
+            "sdpo_policy_loss_mode": "hybrid",
+        },
         requires=("distillation_weight", "loss_type"),
         copies=2,
         leaves_out=("turns",),
@@ -287,6 +302,7 @@ KINDS: Mapping[str, Kind] = {
             "stop_token": "eos",
             "whiten_rewards": False,
         },
+        logs_means=False,  # its own loop logs the step that is due
         resumes=False,
         evaluates=False,
         adapts=False,
