@@ -41,11 +41,9 @@ def name_of(entry: Mapping[str, Any]) -> str:
     return str(entry["installed"][0])
 
 
-def version_of(entry: Mapping[str, Any], package: str | None = None) -> Version:
-    """Return the version of a release, or of a package that it runs over."""
-    names = [name.replace("==", "-") for name in entry["installed"]]
-    name = names[0] if package is None else next(one for one in names if one.startswith(f"{package}-"))
-    return Version(name.rpartition("-")[2])
+def version_of(entry: Mapping[str, Any]) -> Version:
+    """Return the version of a release."""
+    return Version(name_of(entry).replace("==", "-").rpartition("-")[2])
 
 
 def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
@@ -91,7 +89,7 @@ def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> Mapping[str, 
         if (
             bug["target"] == entry["target"]
             and any(fnmatchcase(adapter, pattern) for pattern in bug["adapters"])
-            and version_of(entry, bug.get("package")) < Version(bug["before"])
+            and version_of(entry) < Version(bug["before"])
             and any(fnmatchcase(law, pattern) for pattern in bug["laws"])
         ):
             return bug

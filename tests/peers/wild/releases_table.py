@@ -78,7 +78,7 @@ def _bugs(recorded: Mapping[str, Found]) -> Iterator[str]:
         if bug["what"] in met:
             cells = (
                 bug["what"],
-                f"{bug.get('package', bug['target'])} {bug['before']}",
+                f"{bug['target']} {bug['before']}",
                 ", ".join(bug["adapters"]),
                 ", ".join(sorted(laws[bug["what"]])),
                 ", ".join(dict.fromkeys(met[bug["what"]])),

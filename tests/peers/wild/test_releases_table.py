@@ -90,19 +90,6 @@ def test_a_law_that_no_one_explains_is_named() -> None:
     assert unknown(entry, found) == [f"{adapter}: {law}", "other: R9.x/y"]
 
 
-def test_a_bug_of_a_package_below_is_known_where_an_older_one_is_installed() -> None:
-    """Of every release of the target that runs on it."""
-    bug = next(one for one in KNOWN if one.get("package") == "transformers")
-    law = bug["laws"][0]
-    older, newer = (
-        {"target": bug["target"], "installed": ["trl==99.0", f"transformers-{version}"]}
-        for version in ("4.57", "5.23")
-    )
-    adapter = "whole-sft"
-    assert known_bug(older, adapter, law) == bug
-    assert known_bug(newer, adapter, law) is None
-
-
 def test_verdicts_are_counted_by_adapter() -> None:
     """A component that the release lacks is named, and Blocked is none of broken."""
     details = {"laws": ["a", "b"], "expected_failures": {"c": "why"}}

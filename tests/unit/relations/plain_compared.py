@@ -41,6 +41,7 @@ class PlainCompared:
 
     def __init__(self, fault: str = "", means: Any = "rows") -> None:
         self.fault = fault
+        self.earlier: list[tuple[float, float]] = []
         self.compare_spec = CompareSpec(
             neutral={"more padding": "", "checkpointing": ""},
             effective=["scale=2"],
@@ -122,10 +123,14 @@ class PlainCompared:
         optimizer.step()
         backward = sum(losses)
         logged = losses[-1] if self.fault == "the last loss" else backward
+        entropy = number * (plan.num_micro_batches if self.fault == "a scalar is summed" else 1.0)
         if plan.variation == "logging_steps=2":
-            self.earlier = [*getattr(self, "earlier", []), backward] if number > 1 else [backward]
-            logged = sum(self.earlier) / (1 if self.fault == "a sum is logged" else len(self.earlier))
-        entropy = 1.0 * (plan.num_micro_batches if self.fault == "a scalar is summed" else 1)
+            self.earlier = [*(self.earlier if number % 2 == 0 else []), (backward, entropy)]
+            logged = sum(one for one, _ in self.earlier)
+            if self.fault != "a sum is logged":
+                logged /= len(self.earlier)
+            if self.fault != "the last step's scalar":
+                entropy = sum(one for _, one in self.earlier) / len(self.earlier)
         return ComparedStep(
             gradients=gradients, backward=backward, logged={"loss": logged, "entropy": entropy}
         )

@@ -30,6 +30,7 @@ FAULTS = [
     ("the last loss", "the logged loss"),
     ("a sum is logged", "the logged loss of two steps"),
     ("a scalar is summed", "logged scalars, equal lengths"),
+    ("the last step's scalar", "logged scalars of two steps"),
     ("the last batch", "batches of an evaluation, equal lengths"),
     ("another loss in evaluation", "evaluation of the trained rows"),
     ("adapters with the base", "adapters"),

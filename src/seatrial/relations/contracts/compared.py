@@ -102,6 +102,8 @@ class CompareSpec:
     only rows of equal lengths count alone; or rows of a micro-batch are compared with one another."""
     mixed_scalars: str = ""
     """A pattern of the names of logged scalars that are no means of the step's rows."""
+    logs_means: bool = True
+    """Whether what is logged of several steps is of all of them, and not of the last one."""
     resumes: bool = True
     evaluates: bool = True
     evaluates_loss: bool = True

@@ -35,6 +35,7 @@ from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resuming
 from seatrial.targets.common.zoo import balance_loss, zoo_model
 from seatrial.targets.trl.fitting import fitted_setup
+from seatrial.targets.trl.former import OF_TRANSFORMERS
 from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
 from seatrial.targets.trl.named import generates_micro_batches, scalars_of, sources, unnamed_scalars
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
@@ -89,6 +90,11 @@ class Whole(KnowsFailures, TinyCausalModel):
             unnamed_scalars=unnamed_scalars(self.setup.scalars, self.trainer_class),
         )
         self.rows = MadeRows(self.setup, self.tokenizer)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the order of the rows is that of the `Trainer`'s sampler; KTO keeps the order that it is given."""
+        return self.setup.trainer != "KTO"
 
     def next_token_logits(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> Tensor:
         """Return the logits of the plain model, adapters merged into its matrices."""
@@ -314,7 +320,7 @@ def _adapter_of(name: str, setup: Setup) -> type[Whole]:
         "setup_name": name,
         "setup": setup,
         "thorough": setup.thorough,
-        "known_failures": tuple(setup.known_failures),
+        "known_failures": (*setup.known_failures, *OF_TRANSFORMERS),
         "__doc__": f"`{setup.trainer}Trainer` with {dict(setup.options)}.",
     }
     return type(f"Whole_{name}", (Whole,), own)

@@ -118,9 +118,10 @@ class Compared(KnowsFailures, TinyCausalModel):
             neutral={name: other for name, other in given.items() if name not in self.kind.leaves_out},
             effective=names[len(neutral) :],
             means=self._means,
+            logs_means=self.kind.logs_means,
             resumes=self.kind.resumes,
             evaluates=self.kind.evaluates,
-            evaluates_loss=self.kind.evaluates_loss,
+            evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
             neutral_adapters=NEUTRAL_ADAPTERS,
@@ -130,6 +131,12 @@ class Compared(KnowsFailures, TinyCausalModel):
     @property
     def _takes_functions(self) -> bool:
         return "reward_funcs" in self._takes and not self.kind.scored_by_model
+
+    @property
+    def _rows(self) -> str:
+        """The kind of rows; distillation before 1.10 takes whole conversations, and evaluates given answers."""
+        takes_whole = code_has('messages_key: str = "messages"', self.trainer_class)
+        return "messages" if self.kind.rows == "chats" and takes_whole else self.kind.rows
 
     @property
     def _has_turns(self) -> bool:
@@ -203,7 +210,7 @@ class Compared(KnowsFailures, TinyCausalModel):
 
         equal = plan.lengths == "equal"
         made = [
-            made_rows(self.kind.rows, equal=equal, held_out=held_out, tokenizer=self.tokenizer)
+            made_rows(self._rows, equal=equal, held_out=held_out, tokenizer=self.tokenizer)
             for held_out in (False, True)
         ]
         if plan.variation == "more columns" and self.kind.rows != "ids":

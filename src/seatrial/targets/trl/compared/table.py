@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.trl.former import ENDS, SUMS, SUMS_OF_DISTILLATION
 
 Options = Mapping[str, Any]
 
@@ -74,6 +75,7 @@ class Kind:
     neutral: Sequence[Options] = ()
     """In addition to those of every trainer."""
     means: Literal["rows", "tokens", "batch"] = "rows"
+    logs_means: bool = True
     resumes: bool = True
     evaluates: bool = True
     evaluates_loss: bool = True
@@ -130,6 +132,7 @@ GROUPS: Options = {**SHORT, "num_generations": 2}
 KINDS: Mapping[str, Kind] = {
     "distillation": Kind(
         trainer="Distillation",
+        known_failures=(SUMS_OF_DISTILLATION,),
         rows="chats",
         options={**SHORT, "beta": 0.5},
         effective=({"beta": 0.0}, {"beta": 1.0}, {"temperature": 0.5}),
@@ -150,7 +153,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "gold": Kind(
         trainer="GOLD",
-        known_failures=(REPEATED,),
+        known_failures=(REPEATED, ENDS),
         rows="messages",
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
@@ -165,13 +168,18 @@ KINDS: Mapping[str, Kind] = {
     ),
     "gkd": Kind(
         trainer="GKD",
+        known_failures=(ENDS, SUMS),
         rows="messages",
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
         effective=({"beta": 0.0}, {"beta": 1.0}),
     ),
     "gkd-given": Kind(
-        trainer="GKD", rows="messages", options={**SHORT, "lmbda": 0.0}, effective=({"beta": 0.0},)
+        trainer="GKD",
+        known_failures=(SUMS,),
+        rows="messages",
+        options={**SHORT, "lmbda": 0.0},
+        effective=({"beta": 0.0},),
     ),
     "minillm": Kind(trainer="MiniLLM", rows="prompts", options=GROUPS, copies=2, means="batch"),
     "onlinedpo": Kind(
@@ -221,7 +229,13 @@ KINDS: Mapping[str, Kind] = {
         trainer="SDPO",
         known_failures=(UNREAD,),
         rows="prompts",
-        options={**GROUPS, "teacher_model_kind": "base", "distillation_weight": 0.5, "loss_type": "grpo"},
+        options={
+            **GROUPS,
+            "teacher_model_kind": "base",
+            "teacher_regularization": "none",
+            "distillation_weight": 0.5,
+            "loss_type": "grpo",
+        },
         copies=2,
         leaves_out=("turns",),
         effective=(
@@ -235,7 +249,14 @@ KINDS: Mapping[str, Kind] = {
         trainer="SDPO",
         known_failures=(TOKENS,),
         rows="prompts",
-        options={**GROUPS, "distillation_weight": 0.0, "loss_type": "dapo", "teacher_model_kind": "base"},
+        options={
+            **GROUPS,
+            "distillation_weight": 0.0,
+            "loss_type": "dapo",
+            "teacher_model_kind": "base",
+            "teacher_regularization": "none",
+            "sdpo_policy_loss_mode": "hybrid",
+        },
         requires=("distillation_weight", "loss_type"),
         copies=2,
         leaves_out=("turns",),
@@ -281,6 +302,7 @@ KINDS: Mapping[str, Kind] = {
             "stop_token": "eos",
             "whiten_rewards": False,
         },
+        logs_means=False,  # its own loop logs the step that is due
         resumes=False,
         evaluates=False,
         adapts=False,

@@ -1,0 +1,53 @@
+"""R33.compared: what is logged of an interval of several steps is of all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from seatrial.relations.contracts.compared import ComparedPlan
+from seatrial.relations.law import Measure
+from seatrial.relations.laws.trainer.compared import COMPARED, plan
+from seatrial.relations.measures.compared import close
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.runs import compared_run
+
+OF_THE_LAST = re.compile(r"^grad_norm$|^num_|total|^lr$|^episode$")
+"""Scalars that are documented as the last step's, and totals."""
+EXTREMES = re.compile(r"(?:^|[/_])(?:min|max)(?:$|[/_])")
+
+
+@COMPARED.law(
+    "logged scalars of two steps",
+    "the last step alone, a sum, values that are left over from the interval before",
+    cases=plan(num_steps=4, num_micro_batches=2),
+    excluded=lambda stack: None if stack.compare_spec.logs_means else "compare_spec.logs_means=False",
+)
+def logged_scalars_of_two_steps(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare each scalar of an interval of two steps with those of both steps, logged one by one."""
+    steps = compared_run(stack, case).steps
+    found = compared_run(stack, replace(case, variation="logging_steps=2")).steps
+    if not any(step.logged for step in steps):
+        raise NotServed("nothing is logged under a step's number")
+    wrong = []
+    for last in range(1, len(steps), 2):
+        one, other, logged = steps[last - 1].logged, steps[last].logged, found[last].logged
+        for name in sorted(one.keys() & other.keys()):
+            if name not in logged:
+                wrong.append(f"{name} of step {last + 1} is not logged")
+            elif not any(close(logged[name], right) for right in _of_both(name, one[name], other[name])):
+                wrong.append(
+                    f"{name} of step {last + 1}: {logged[name]:.5g}, {one[name]:.5g} and {other[name]:.5g}"
+                )
+    return Measure.count(wrong, "scalars that are not of both steps")
+
+
+def _of_both(name: str, one: float, other: float) -> Sequence[float]:
+    """Return what a scalar of two steps may be: their mean, an extremum by its name, or the last of a total."""
+    if OF_THE_LAST.search(name):
+        return (other,)
+    if EXTREMES.search(name):
+        return (max(one, other), min(one, other), (one + other) / 2)
+    return ((one + other) / 2,)

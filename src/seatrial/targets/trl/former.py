@@ -1,0 +1,63 @@
+"""What earlier releases break that later ones fix, of TRL and of the `Trainer` that its trainers extend."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seatrial.targets.common.known import KnownFailure, before, between
+
+STEPS = "Transformers: the steps of its Trainer before 5.0"
+DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
+
+OF_TRANSFORMERS = (
+    KnownFailure(
+        "the norm before the head decays, whose class is not torch's LayerNorm",
+        finding=STEPS,
+        releases=before("transformers", "4.53"),
+    ).of("R10.whole/AdamW, clipped"),
+    KnownFailure(
+        "the logged learning rate is that of the next step",
+        finding=STEPS,
+        releases=before("transformers", "4.51"),
+    ).of("R10.whole/logged learning rate"),
+    KnownFailure(
+        "the last step of an epoch is divided as if it had all its micro-batches (transformers-39659)",
+        finding=STEPS,
+        releases=before("transformers", "4.55"),
+    ).of("R12.whole/gradient, an epoch that ends within a step"),
+    KnownFailure(
+        "a resume in the second epoch gets the order of the first one (transformers-40691)",
+        finding=STEPS,
+        releases=lambda adapter: adapter.shuffles and between("transformers", "4.50", "5")(adapter),
+    ).of("R13.whole/rows, in the second epoch"),
+)
+"""Of every trainer."""
+FIRST_LABELS = KnownFailure(
+    "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch); "
+    "releases of TRL before 0.17 train on whole texts, whose first token has a label",
+    finding="Transformers: the first label of a row",
+    releases=lambda adapter: before("trl", "0.17")(adapter) and between("transformers", "4.46", "5")(adapter),
+).of(
+    "R12.whole/gradient, two micro-batches a step",
+    "R12.whole/gradient, one micro-batch a step",
+    "R12.whole/gradient, an epoch that ends within a step",
+    "R13.whole/gradient, after a resume",
+    "R22.whole/loss, two micro-batches a step",
+    "R22.whole/loss and scalars, a logging interval of two steps",
+)
+ENDS = KnownFailure(
+    "the end token of a sampled completion is not trained where it is the padding (trl-6357)",
+    finding=DISTILLATION,
+    releases=before("trl", "1.9"),
+).of("R33.compared/neutral variations")
+SUMS = KnownFailure(
+    "gradients of micro-batches are summed, and not averaged (trl-6006)",
+    finding=DISTILLATION,
+    releases=before("trl", "1.7"),
+).of(
+    "R33.compared/micro-batches, equal lengths",
+    "R33.compared/micro-batches, unequal lengths",
+    "R33.compared/logged scalars, equal lengths",
+    "R33.compared/adapters, micro-batches",
+)
+SUMS_OF_DISTILLATION = replace(SUMS, releases=before("trl", "1.9"))
