@@ -160,6 +160,11 @@ UTILITIES: Mapping[str, str] = {
     "tool calls": "(format, text, types of arguments by tool) -> text around the calls; names and arguments as JSON",
     "trainer loop": "(`trainer_flow.FlowPlan`) -> `trainer_flow.FlowRecord`",
     "batch of episodes": "(rows, pad id) -> columns by verl's names, positions of shown tokens, turns, extras",
+    "rollouts": "(rows, whether with rewards, of a validation) -> `rollouts.Rolled`",
+    "rollouts with rewards": "(as `rollouts`) -> the same, with a worker that computes rewards",
+    "rollouts of workers": "(as `rollouts`, and how many workers) -> the same of rows that workers share",
+    "times of rollouts": "(seconds of rows by worker, lengths of rows) -> extremes and means, those of the slowest row",
+    "answer in parts": "(prompt, `rollouts.Part`s, longest answer, whether it is resumed) -> `rollouts.Resumed`",
     "continued forms": "() -> names of `cases.token_forms.FORMS` that the release has a builder of",
     "continued tokens": "(form, special tokens, template, messages, answers with stop, without, and what follows)"
     " -> text, text under the mask, mask and log-probabilities before each answer",
