@@ -165,6 +165,11 @@ UTILITIES: Mapping[str, str] = {
     "rollouts of workers": "(as `rollouts`, and how many workers) -> the same of rows that workers share",
     "times of rollouts": "(seconds of rows by worker, lengths of rows) -> extremes and means, those of the slowest row",
     "answer in parts": "(prompt, `rollouts.Part`s, longest answer, whether it is resumed) -> `rollouts.Resumed`",
+    "message queue": "(capacity, operations) -> what each gives; see `laws.utilities.asynchronous`",
+    "assembled batch": "(rows of prompts) -> facts of the batch that they become; see `laws.utilities.asynchronous`",
+    "metrics of several steps": "(metrics of steps, GPUs) -> metrics of all",
+    "metrics of several weighed steps": "(metrics of steps, their rows) -> metrics of all",
+    "replay buffer": "(`laws.utilities.asynchronous.Group`s, prompts wanted, options) -> what it gives, `Drawn`",
     "continued forms": "() -> names of `cases.token_forms.FORMS` that the release has a builder of",
     "continued tokens": "(form, special tokens, template, messages, answers with stop, without, and what follows)"
     " -> text, text under the mask, mask and log-probabilities before each answer",
