@@ -170,6 +170,9 @@ UTILITIES: Mapping[str, str] = {
     "metrics of several steps": "(metrics of steps, GPUs) -> metrics of all",
     "metrics of several weighed steps": "(metrics of steps, their rows) -> metrics of all",
     "replay buffer": "(`laws.utilities.asynchronous.Group`s, prompts wanted, options) -> what it gives, `Drawn`",
+    "shared requests": "(servers, operations) -> what each did, and to which server; see `laws.utilities.servers`",
+    "limits of a rollouter": "(plan) -> rows at once, steps, whether it pauses; see `laws.utilities.servers`",
+    "fed prompts": "(prompts, copies, rows) -> prompts of each row that is asked for, then None",
     "continued forms": "() -> names of `cases.token_forms.FORMS` that the release has a builder of",
     "continued tokens": "(form, special tokens, template, messages, answers with stop, without, and what follows)"
     " -> text, text under the mask, mask and log-probabilities before each answer",

@@ -28,7 +28,7 @@ P, T = 6, 6
 UNREAD = (*UNUSED, "openai", "qwen_vl_utils", "transfer_queue")
 
 
-def _module(name: str, unread: Sequence[str] = UNREAD) -> Any:
+def stack_module(name: str, unread: Sequence[str] = UNREAD) -> Any:
     """Import a module of the release.
 
     Raises:
@@ -54,8 +54,8 @@ class VerlAsynchronous:
 
     def __init__(self) -> None:
         """Find the parts."""
-        self.queue = undecorated(_module(f"{FULLY}.message_queue").MessageQueue)
-        self._parts = _module(f"{FULLY}.detach_utils")
+        self.queue = undecorated(stack_module(f"{FULLY}.message_queue").MessageQueue)
+        self._parts = stack_module(f"{FULLY}.detach_utils")
         self._proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self.utilities: Mapping[str, Callable[..., Any]] = {"message queue": self._queued}
         if "rollout_status" in signature(self._parts.RolloutSample).parameters:
@@ -151,8 +151,8 @@ class VerlReplayBuffer:
 
     def __init__(self) -> None:
         """Find the classes."""
-        self._buffers = _module(BUFFER)
-        self._aggregator = _module(STEPS).MetricsAggregator
+        self._buffers = stack_module(BUFFER)
+        self._aggregator = stack_module(STEPS).MetricsAggregator
         if not hasattr(self._buffers, "ReplayBufferAsync"):
             raise Gone(f"verl {release('verl')} has no {BUFFER}.ReplayBufferAsync")
         takes = signature(self._buffers.ReplayBuffer).parameters
