@@ -147,7 +147,7 @@ class VerlAsynchronous:
 
 
 class VerlReplayBuffer:
-    """`ReplayBuffer`, `ReplayBufferAsync` and the aggregated metrics of the trainers over TransferQueue, which is a fake."""
+    """`ReplayBuffer`, `ReplayBufferAsync` and their trainers' metrics, over a fake of TransferQueue."""
 
     def __init__(self) -> None:
         """Find the classes."""
@@ -203,7 +203,9 @@ class VerlReplayBuffer:
             cleared=store.cleared,
             refilled=refilled,
             looks=store.looks,
-            metrics={name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))},
+            metrics={
+                name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))
+            },
         )
 
 

@@ -1,4 +1,4 @@
-"""What verl offers by name, and the adapters whose laws run it; `python -m seatrial.targets.verl.public` prints the page.
+"""What verl offers by name, and the adapters whose laws run it; `python -m seatrial.targets.verl.public` prints that.
 
 A name is judged by an adapter if a law of it runs the code of that name: laws compare results, and what runs in none of
 them cannot be seen to be wrong. The converse does not hold: code that runs may be called with one value of an argument.
@@ -103,7 +103,7 @@ class _Followed:
             yield
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
 
 def judged() -> dict[CodeType, dict[str, None]]:
@@ -150,15 +150,22 @@ HEAD = """# What verl offers, and which adapters judge it
 
 `python -m seatrial.targets.verl.public` draws this page for the installed release, in half a minute.
 
-A public class or function is **judged** by the adapters that have a law in which its code runs, **uncovered** if it runs in
-none, and out of scope with a reason if it needs what a CPU without inference engines, Megatron or other services does not have.
-That code runs is needed to see a fault in it, and does not suffice. Laws of several processes are not counted.
+A public class or function is **judged** by the adapters that have a law in which its code runs, and **uncovered** if it
+runs in none. What needs inference engines, Megatron, services or other devices than a CPU is out of scope, with the
+reason. A fault in code that does not run cannot be seen; one in code that runs may still not be. Laws of several
+processes are not counted.
 """
 
 
 def page(rows: list[Offered]) -> str:
     """Return the page docs/evidence/verl_names.md."""
-    parts = [HEAD, f"{names.summary('verl ' + release('verl'), rows)}.", "", "| module | judged | uncovered |", "|---|---|---|"]
+    parts = [
+        HEAD,
+        f"{names.summary('verl ' + release('verl'), rows)}.",
+        "",
+        "| module | judged | uncovered |",
+        "|---|---|---|",
+    ]
     relevant = [row for row in rows if row.relevant]
     for module in dict.fromkeys(row.module for row in relevant):
         own = [row for row in relevant if row.module == module]
@@ -169,7 +176,9 @@ def page(rows: list[Offered]) -> str:
     for reason in sorted({row.state for row in rows if not row.relevant}):
         modules = dict.fromkeys(row.module.removeprefix("verl.") for row in rows if row.state == reason)
         text = ", ".join(f"`{name}`" for name in modules)
-        parts.append(f"| {reason.removeprefix(names.OUT)} | {text if len(modules) < 12 else f'{len(modules)} modules'} |")
+        parts.append(
+            f"| {reason.removeprefix(names.OUT)} | {text if len(modules) < 12 else f'{len(modules)} modules'} |"
+        )
     return "\n".join(parts) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""verl's balancer of requests, and the limits and prompts of its fully asynchronous rollouter; see `laws.utilities.servers`."""
+"""verl's balancer of requests, and its fully asynchronous rollouter; see `laws.utilities.servers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verl's worker of agent loops and its client of servers, with an inference server that is a fake; see `contracts.rollouts`."""
+"""verl's worker of agent loops and its client, with a fake of the inference server; see `contracts.rollouts`."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ class VerlRollouts:
         shown, extras = found.batch["attention_mask"].bool(), found.non_tensor_batch
         return Rolled(
             prompts=[
-                tokenizer.apply_chat_template(list(row.messages), add_generation_prompt=True, return_dict=False)
+                tokenizer.apply_chat_template(
+                    list(row.messages), add_generation_prompt=True, return_dict=False
+                )
                 for row in rows
             ],
             columns=dict(found.batch.items()),
@@ -168,7 +170,7 @@ def _configuration() -> Any:
         **TRAINING,
     }
     rollout = OmegaConf.merge(own_settings("rollout/rollout.yaml"), own)
-    data = {"tool_config_path": None, "apply_chat_template_kwargs": {}}
+    data: dict[str, Any] = {"tool_config_path": None, "apply_chat_template_kwargs": {}}
     return OmegaConf.create(
         {
             "actor_rollout_ref": {"rollout": rollout, "model": {"path": None}},
@@ -288,9 +290,7 @@ class VerlResumedAnswers(KnowsFailures):
         client = self._client(config, balancer)
         options = {"temperature": 0.5, "max_tokens": limit}
         with mock.patch("asyncio.sleep", at_once):
-            found = asyncio.run(
-                client.generate("request", prompt_ids=list(prompt), sampling_params=options)
-            )
+            found = asyncio.run(client.generate("request", prompt_ids=list(prompt), sampling_params=options))
         extras = found.extra_fields
         return Resumed(
             ids=found.token_ids,

@@ -236,44 +236,42 @@ def _weighed(steps: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dic
     }
 
 
-add_laws(
-    ASYNCHRONOUS,
-    (
-        Plain(
-            name="message queue",
-            law="a queue of rows",
-            suspects="the newest row lost of a full queue, the last row given first, rows counted twice",
-            cases=_operations,
-            right=_queued,
-        ),
-        Plain(
-            name="assembled batch",
-            law="a batch of several prompts' rows",
-            suspects="versions of the first token for those of the last, times of one prompt, rows in another order",
-            cases=_answered,
-            right=_assembled,
-            bound=1e-6,
-        ),
-        Plain(
-            name="metrics of several steps",
-            law="metrics of several steps",
-            suspects="a mean of extremes, a throughput that is a mean, times of the last step",
-            cases=_steps,
-            right=_of_steps,
-            bound=1e-9,
-        ),
-        Plain(
-            name="metrics of several weighed steps",
-            law="metrics of steps with unequally many rows",
-            suspects="a mean of means, a mean of extremes, weights of another step",
-            cases=lambda case: [
-                (steps, [3 * (number % 3) + 1 for number in range(len(steps))]) for steps, _ in _steps(case)
-            ],
-            right=_weighed,
-            bound=1e-9,
-        ),
+ASYNCHRONOUS_FUNCTIONS = (
+    Plain(
+        name="message queue",
+        law="a queue of rows",
+        suspects="the newest row lost of a full queue, the last row given first, rows counted twice",
+        cases=_operations,
+        right=_queued,
+    ),
+    Plain(
+        name="assembled batch",
+        law="a batch of several prompts' rows",
+        suspects="versions of the first token for those of the last, times of one prompt, rows in another order",
+        cases=_answered,
+        right=_assembled,
+        bound=1e-6,
+    ),
+    Plain(
+        name="metrics of several steps",
+        law="metrics of several steps",
+        suspects="a mean of extremes, a throughput that is a mean, times of the last step",
+        cases=_steps,
+        right=_of_steps,
+        bound=1e-9,
+    ),
+    Plain(
+        name="metrics of several weighed steps",
+        law="metrics of steps with unequally many rows",
+        suspects="a mean of means, a mean of extremes, weights of another step",
+        cases=lambda case: [
+            (steps, [3 * (number % 3) + 1 for number in range(len(steps))]) for steps, _ in _steps(case)
+        ],
+        right=_weighed,
+        bound=1e-9,
     ),
 )
+add_laws(ASYNCHRONOUS, ASYNCHRONOUS_FUNCTIONS)
 
 FINISHED = ("finished",)
 LATER = ("pending", "running", "finished")
@@ -285,12 +283,24 @@ OLD = (
     Group("e", 4, FINISHED, (0.25, 0.75, 0.5)),
 )
 """Of a buffer at step 5: of unequal ages, two of them not finished."""
-FLAT = (*OLD[:2], Group("f", 1, FINISHED, (1.0, 1.0)), Group("g", 5, LATER, (0.0, 0.0)), OLD[4], Group("h", 5, LATER, (0.0, 1.0)))
+FLAT = (
+    *OLD[:2],
+    Group("f", 1, FINISHED, (1.0, 1.0)),
+    Group("g", 5, LATER, (0.0, 0.0)),
+    OLD[4],
+    Group("h", 5, LATER, (0.0, 1.0)),
+)
 """Two of them have rewards without a difference."""
 
 
 def _draw(stack: Any, groups: Sequence[Group], size: int, **options: Any) -> Drawn:
-    plan = {"asynchronous": True, "threshold": None, "strategy": "drop", "filters": False, "partition": "train"}
+    plan = {
+        "asynchronous": True,
+        "threshold": None,
+        "strategy": "drop",
+        "filters": False,
+        "partition": "train",
+    }
     found: Drawn = stack.utilities["replay buffer"](list(groups), size, {**plan, **options})
     return found
 
@@ -320,7 +330,9 @@ def a_buffer_gives_the_oldest_finished_prompts(stack: Any, case: Numbers) -> Mea
     for asynchronous in (False, True):
         for size, uids in ((1, "b"), (4, "bdae")):
             found = _draw(stack, OLD, size, asynchronous=asynchronous)
-            wrong += [f"{size} prompts, asynchronous {asynchronous}: {one}" for one in _wrong(found, OLD, uids)]
+            wrong += [
+                f"{size} prompts, asynchronous {asynchronous}: {one}" for one in _wrong(found, OLD, uids)
+            ]
         failed = (*OLD[:2], Group("x", 1, ("failure",), (0.0,)))
         found = _draw(stack, failed, 3, asynchronous=asynchronous, partition="val")
         wrong += [f"validation, asynchronous {asynchronous}: {one}" for one in _wrong(found, failed, "xba")]
@@ -336,19 +348,28 @@ def prompts_that_are_too_old_are_dropped(stack: Any, case: Numbers) -> Measure:
     """Check what a buffer at step 5 gives and drops where prompts may span two, three and four steps."""
     wrong: list[str] = []
     for threshold, size, uids, dropped in ((2, 2, "ae", "bd"), (3, 2, "ae", "b"), (4, 2, "be", "")):
-        groups = [one for one in OLD if one.uid != "c"] if threshold == 2 else [one for one in OLD if one.uid not in "cd"]
+        groups = (
+            [one for one in OLD if one.uid != "c"]
+            if threshold == 2
+            else [one for one in OLD if one.uid not in "cd"]
+        )
         if threshold == 2:
             groups = [Group("d", 3, FINISHED, (0.5, 0.25)) if one.uid == "d" else one for one in groups]
         found = _draw(stack, groups, size, threshold=threshold)
         wrong += [f"{threshold} steps: {one}" for one in _wrong(found, groups, uids)]
         gone = {uid for uid in found.cleared if "_" not in uid} - set(uids)
         wrong += [f"{threshold} steps: {sorted(gone)} dropped"] if gone != set(dropped) else []
-        wrong += [f"{threshold} steps: {found.refilled} asked for"] if sum(found.refilled) != len(dropped) else []
+        wrong += (
+            [f"{threshold} steps: {found.refilled} asked for"] if sum(found.refilled) != len(dropped) else []
+        )
         spans = [5 - group.step + 1 for group in groups if group.uid in dropped]
         prefix = "training/off_policy/evicted_samples"
         due = {prefix: float(len(spans))} if spans else {}
         if spans:
-            due |= {f"{prefix}_staleness/mean": sum(spans) / len(spans), f"{prefix}_staleness/max": float(max(spans))}
+            due |= {
+                f"{prefix}_staleness/mean": sum(spans) / len(spans),
+                f"{prefix}_staleness/max": float(max(spans)),
+            }
             due |= {f"{prefix}_staleness/min": float(min(spans))}
         given = {name: value for name, value in found.metrics.items() if name.startswith(prefix)}
         wrong += [f"{threshold} steps: {given}, not {due}"] if given != due else []

@@ -178,19 +178,17 @@ def _timed(case: Numbers) -> list[tuple[Any, ...]]:
     return found
 
 
-add_laws(
-    ROLLOUTS,
-    (
-        Plain(
-            name="times of rollouts",
-            law="times of rollouts",
-            suspects="the mean of a worker, the longest part of a row for the longest row, lengths of another row",
-            cases=_timed,
-            right=_times,
-            bound=1e-6,
-        ),
+ROLLOUT_FUNCTIONS = (
+    Plain(
+        name="times of rollouts",
+        law="times of rollouts",
+        suspects="the mean of a worker, the longest part of a row for the longest row, lengths of another row",
+        cases=_timed,
+        right=_times,
+        bound=1e-6,
     ),
 )
+add_laws(ROLLOUTS, ROLLOUT_FUNCTIONS)
 
 
 def _parts(case: Numbers, sizes: Sequence[int], last: str = "completed") -> list[Part]:
@@ -206,7 +204,7 @@ def _parts(case: Numbers, sizes: Sequence[int], last: str = "completed") -> list
 
 @ROLLOUTS.law(
     "an answer in parts",
-    "tokens of a part lost or twice, a request that begins anew, log-probabilities of other tokens, a budget for each part",
+    "tokens of a part lost or twice, a request that begins anew, other log-probabilities, a limit for each part",
     excluded=without("answer in parts"),
 )
 def parts_of_an_answer_follow_one_another(stack: Any, case: Numbers) -> Measure:
@@ -224,7 +222,10 @@ def parts_of_an_answer_follow_one_another(stack: Any, case: Numbers) -> Measure:
     for sizes, limit, last in plans:
         parts = _parts(case, sizes, last)
         given: Resumed = stack.utilities["answer in parts"](prompt, parts, limit, True)
-        wrong += [f"parts of {tuple(sizes)} tokens, limit {limit}: {one}" for one in _misplaced(given, prompt, parts, limit)]
+        wrong += [
+            f"parts of {tuple(sizes)} tokens, limit {limit}: {one}"
+            for one in _misplaced(given, prompt, parts, limit)
+        ]
     return Measure.count(wrong, "faults of answers in parts")
 
 
@@ -256,7 +257,9 @@ def _misplaced(given: Resumed, prompt: Sequence[int], parts: Sequence[Part], lim
 def options_of_the_caller_are_kept(stack: Any, case: Numbers) -> Measure:
     """Check that the caller's options are the same after an answer in parts."""
     given: Resumed = stack.utilities["answer in parts"]([5, 6], _parts(case, (3, 2)), 20, True)
-    wrong = [] if given.options.get("max_tokens") == 20 else [f"max_tokens is {given.options.get('max_tokens')}"]
+    wrong = (
+        [] if given.options.get("max_tokens") == 20 else [f"max_tokens is {given.options.get('max_tokens')}"]
+    )
     return Measure.count(wrong, "options that are changed")
 
 

@@ -14,7 +14,7 @@ from seatrial.relations.laws.utilities.plain import Plain, add_laws, relation_of
 SERVERS = relation_of(
     "servers",
     "requests-go-to-the-servers-that-are-there",
-    "A new conversation goes to a server with the fewest requests, a known one to its own; rows are asked for in order.",
+    "A new conversation goes to a server with the fewest requests, a known one to its own; prompts come in order.",
 )
 Operation = tuple[str, Any]
 
@@ -78,7 +78,14 @@ def _limit_cases(case: Numbers) -> list[tuple[Any, ...]]:
     found = []
     for rows, staleness, steps in ((4, 0.0, 1), (4, 0.5, 2), (3, 1.0, 4)):
         longest = int(rows * (staleness + 1) * steps)
-        counts = [(0, 0), (longest - 1, 0), (longest, 0), (0, longest), (2, longest - 1), (longest - 1, longest - 1)]
+        counts = [
+            (0, 0),
+            (longest - 1, 0),
+            (longest, 0),
+            (0, longest),
+            (2, longest - 1),
+            (longest - 1, longest - 1),
+        ]
         found.append(
             (
                 {
@@ -98,22 +105,20 @@ def _fed(prompts: Sequence[int], copies: int, all_rows: int) -> list[Any]:
     return [*([prompts[row % len(prompts)]] * copies for row in range(all_rows)), None]
 
 
-add_laws(
-    SERVERS,
-    (
-        Plain(
-            name="limits of a rollouter",
-            law="limits of a rollouter",
-            suspects="one row more than allowed, the steps of a sync left out, old rows that are counted on",
-            cases=_limit_cases,
-            right=_limits,
-        ),
-        Plain(
-            name="fed prompts",
-            law="prompts that a rollouter asks for",
-            suspects="a prompt left out or twice at the end of an epoch, one prompt more than configured, other copies",
-            cases=lambda case: [((11, 12, 13), 2, 7), ((11, 12), 3, 2), ((11,), 1, 3)],
-            right=_fed,
-        ),
+SERVER_FUNCTIONS = (
+    Plain(
+        name="limits of a rollouter",
+        law="limits of a rollouter",
+        suspects="one row more than allowed, the steps of a sync left out, old rows that are counted on",
+        cases=_limit_cases,
+        right=_limits,
+    ),
+    Plain(
+        name="fed prompts",
+        law="prompts that a rollouter asks for",
+        suspects="a prompt left out or twice at the end of an epoch, one prompt more than configured, other copies",
+        cases=lambda case: [((11, 12, 13), 2, 7), ((11, 12), 3, 2), ((11,), 1, 3)],
+        right=_fed,
     ),
 )
+add_laws(SERVERS, SERVER_FUNCTIONS)
