@@ -225,7 +225,7 @@ class VerlResumedAnswers(KnowsFailures):
     known_failures: ClassVar[Sequence[KnownFailure]] = (
         KnownFailure(
             "what is left of the budget is written to the options of the caller",
-            finding="verl: an answer in parts changes the caller's options",
+            finding="verl: small functions of older releases",
             releases=before("verl", "0.9"),
         ).of("R31.rollouts/options of an answer in parts"),
     )
