@@ -33,13 +33,13 @@ def offered(
 
     Args:
         package: name of the import package.
-        out_of_scope: reasons by the beginning of a module's name.
+        out_of_scope: reasons by the name of a module or package; with a star at its end by the beginning of the name.
         state_of: (name, class or function) -> its state.
     """
     root = importlib.import_module(package)
     walked = pkgutil.walk_packages(root.__path__, prefix=f"{package}.", onerror=lambda _: None)
     for found in sorted(walked, key=lambda one: one.name):
-        reason = next((why for place, why in out_of_scope.items() if found.name.startswith(place)), None)
+        reason = next((why for place, why in out_of_scope.items() if _is_in(found.name, place)), None)
         try:
             module = importlib.import_module(found.name)
         except Exception:  # noqa: BLE001  a module of a package that is not installed
@@ -50,6 +50,13 @@ def offered(
             is_own = inspect.isclass(one) or inspect.isfunction(one)
             if is_own and not name.startswith("_") and one.__module__ == found.name:
                 yield Offered(found.name, name, OUT + reason if reason else state_of(name, one))
+
+
+def _is_in(module: str, place: str) -> bool:
+    """Return whether a module is one, or in a package, that a name with or without a star stands for."""
+    if place.endswith("*"):
+        return module.startswith(place[:-1])
+    return module == place or module.startswith(f"{place}.")
 
 
 def undecorated(value: Any) -> Any:
