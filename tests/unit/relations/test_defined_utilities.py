@@ -174,6 +174,9 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "answer rows",
         lambda v, p, a: [row[-n:] for row, n in zip(v, a, strict=True)],
     ),
+    "columns of rows without padding": wrapped(
+        "flattened columns", lambda found: {**found, "widths": found["widths"][::-1]}
+    ),
     "rows without padding": (
         "flattened",
         lambda ids, mask, n: DEFINED["flattened"](ids, torch.ones_like(mask), n),

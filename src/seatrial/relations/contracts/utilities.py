@@ -136,6 +136,7 @@ UTILITIES: Mapping[str, str] = {
     "answer values": "(tokens' values of rows, lengths of prompts, of answers) -> values one place before [B, T]",
     "answer rows": "(as `answer values`) -> the same as a list without padding",
     "flattened": "(ids and mask of prompts padded left and answers padded right, T) -> ids and positions of each row",
+    "flattened columns": "(as `flattened`, columns [B, S, ...] by name) -> widths [S, T], each row's columns",
     "expanded": "(values [B], lengths) -> each row's value once for each of its tokens, lists",
     "balanced parts": "(lengths, number of parts, whether of equally many rows) -> places of each part",
     "greedy parts": "(as `balanced parts`) -> rows in turn to the smallest part",
