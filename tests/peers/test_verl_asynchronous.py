@@ -26,9 +26,9 @@ RESUMED_ALWAYS = """
 from seatrial.targets.verl.rollouts import VerlResumedAnswers
 from verl.workers.rollout.llm_server import LLMServerClient
 generate = LLMServerClient.generate
-async def begins_anew(self, request_id, *, prompt_ids, **options):
+async def from_prompt(self, request_id, *, prompt_ids, **options):
     return await generate(self, request_id, prompt_ids=prompt_ids[:3], **options)
-LLMServerClient.generate = begins_anew
+LLMServerClient.generate = from_prompt
 """
 NEWEST = """
 from seatrial.targets.verl.asynchronous import VerlAsynchronous

@@ -6,7 +6,7 @@ from seatrial.targets.common.offered import OUT, UNCOVERED, Offered, offered, su
 
 
 def test_names_are_those_that_modules_define() -> None:
-    """Names that a module imports are those of another one; a star stands for the rest of a name."""
+    """Names that a module imports are those of another one; a star matches the rest of a name."""
     found = list(
         offered("json", {"json.t*": "a command"}, lambda name, _: "scanned" if "scan" in name else UNCOVERED)
     )

@@ -34,7 +34,7 @@ class Rolled(NamedTuple):
     asked: Sequence[Any]
     """Conversation of each row, as the batch names it."""
     scored: Sequence[Any]
-    """What the reward's worker returned beside each row's reward; None if there is no such worker."""
+    """What the reward's worker returned in addition to each row's reward; None if there is no such worker."""
 
 
 class Part(NamedTuple):
@@ -61,8 +61,8 @@ class Resumed(NamedTuple):
     requests: Sequence[Sequence[int]]
     """Ids of each request."""
     limits: Sequence[int | None]
-    """Longest answer that each request asks for."""
+    """Longest answer of each request."""
     options: Mapping[str, Any]
     """The caller's options of sampling, after the call."""
     released: Sequence[str]
-    """Servers that were told that a request has ended, in order."""
+    """Servers at which a request was reported to have ended, in order."""

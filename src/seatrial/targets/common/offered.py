@@ -53,7 +53,7 @@ def offered(
 
 
 def _is_in(module: str, place: str) -> bool:
-    """Return whether a module is one, or in a package, that a name with or without a star stands for."""
+    """Return whether a module is one, or in a package, that a name, with or without a star, matches."""
     if place.endswith("*"):
         return module.startswith(place[:-1])
     return module == place or module.startswith(f"{place}.")

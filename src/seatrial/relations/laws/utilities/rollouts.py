@@ -204,7 +204,7 @@ def _parts(case: Numbers, sizes: Sequence[int], last: str = "completed") -> list
 
 @ROLLOUTS.law(
     "an answer in parts",
-    "tokens of a part lost or twice, a request that begins anew, other log-probabilities, a limit for each part",
+    "tokens of a part lost or twice, a request that begins again, other log-probabilities, a limit for each part",
     excluded=without("answer in parts"),
 )
 def parts_of_an_answer_follow_one_another(stack: Any, case: Numbers) -> Measure:
