@@ -199,5 +199,5 @@ ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "prompts without a difference": ("replay buffer", _without_limits),
     "requests of conversations": ("shared requests", _first_server),
     "limits of a rollouter": ("limits of a rollouter", lambda *_: {}),
-    "prompts that a rollouter asks for": ("fed prompts", lambda *_: [None]),
+    "prompts that a rollouter requests": ("fed prompts", lambda *_: [None]),
 }

@@ -233,7 +233,7 @@ class _Store:
         return {self.partition: found}
 
     def kv_clear(self, partition_id: str, keys: Sequence[str]) -> None:
-        """Forget keys."""
+        """Remove keys."""
         assert partition_id == self.partition
         self.cleared += keys
 

@@ -158,7 +158,7 @@ class VerlRollouter:
 
 
 class _Loader:
-    """Gives the prompts of an epoch anew each time."""
+    """Gives the prompts of an epoch again each time."""
 
     def __init__(self, batches: Callable[[], Iterator[dict[str, Any]]]) -> None:
         self.batches = batches

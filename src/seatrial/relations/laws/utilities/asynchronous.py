@@ -1,4 +1,4 @@
-"""R31.asynchronous: what lies between rollouts and training that run at once loses no row, and counts each of them."""
+"""R31.asynchronous: what is between rollouts and training that run at once loses no row, and counts each of them."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def each_request_has_the_configured_options(stack: Any, case: Numbers) -> Measur
     excluded=without("rollouts with rewards"),
 )
 def rewards_are_of_their_rows(stack: Any, case: Numbers) -> Measure:
-    """Check the rewards of rows, and what their worker returned beside them."""
+    """Check the rewards of rows, and what their worker returned in addition to them."""
     rows = asked(case)
     plan = {"workers": 1, "validates": False, "rewarded": True}
     found = stack.utilities["rollouts with rewards"](list(rows), plan)

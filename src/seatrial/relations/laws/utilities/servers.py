@@ -1,4 +1,4 @@
-"""R31.servers: requests are shared among inference servers, and a rollouter asks for as many rows as it may."""
+"""R31.servers: requests are shared among inference servers, and a rollouter requests as many rows as it may."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ SERVER_FUNCTIONS = (
     ),
     Plain(
         name="fed prompts",
-        law="prompts that a rollouter asks for",
+        law="prompts that a rollouter requests",
         suspects="a prompt left out or twice at the end of an epoch, one prompt more than configured, other copies",
         cases=lambda case: [((11, 12, 13), 2, 7), ((11, 12), 3, 2), ((11,), 1, 3)],
         right=_fed,
