@@ -158,7 +158,7 @@ def flattened(ids: Tensor, mask: Tensor, num_answer: int) -> tuple[list[list[int
 def _padded_columns(case: Numbers) -> Iterable[Arguments]:
     """Return the same rows with experts of two layers, and a teacher's two likeliest tokens at each place."""
     ((ids, mask, size),) = _padded_rows(case)
-    experts = torch.stack([ids + 1, ids + 2, ids + 3, ids + 4], -1).unflatten(-1, (2, 2))
+    experts = torch.stack([ids + 1, ids + 2, ids + 3, ids + 4], -1).reshape(*ids.shape, 2, 2)
     teacher = torch.stack([ids + 5, ids + 6], -1)
     return [
         (
