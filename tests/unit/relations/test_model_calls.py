@@ -121,6 +121,7 @@ def test_a_plain_model_holds(name: str) -> None:
         ("R5.calls", "head by definition", ["head by definition"]),
         ("R5.calls", "the first state", ["the first hidden state"]),
         ("R5.calls", "scale of attention", ["scale of attention"]),
+        ("R5.calls", "turned queries", ["queries turned by their places"]),
         ("R5.calls", "in bfloat16", ["bfloat16, padded on the left"]),
         ("R5.calls", "in float16", ["float16, padded on the left"]),
         ("R5.cached", "one by one", ["one by one"]),

@@ -44,6 +44,7 @@ CallForm = Literal[
     "head by definition",
     "the first state",
     "scale of attention",
+    "turned queries",
 ]
 IGNORED = -100
 

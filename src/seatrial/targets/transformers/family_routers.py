@@ -160,7 +160,7 @@ def _with_experts(family: Any, **more: Any) -> Any:
     with torch.no_grad():
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if name.endswith(BIASES):
-                value.copy_(SHIFT + torch.randn(value.shape, generator=generator) / 2)
+                value.copy_(SHIFT + torch.randn(value.shape, generator=generator) / 8)
     return model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from seatrial.relations.contracts.model_calls import CallForm
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import find_name
 
 Rows = Sequence[Sequence[int]]
 Pairs = list[tuple[Tensor, Tensor]]
@@ -28,6 +28,8 @@ SCALED: Mapping[str, float] = {
     "final_logit_softcapping": 2.0,
 }
 """Of a configuration that has an option of the name."""
+OLD_NAMES = ("rope_local_base_freq", "attn_rotary_emb")
+"""Options of rotary embeddings that Gemma 3 and Bamba had before 5."""
 MULTIPLIED = ("hyperclovax",)
 """Families whose `logits_scaling` multiplies logits; it divides those of others."""
 CAPS = ("final_logit_softcapping", "logits_soft_cap")
@@ -85,11 +87,11 @@ def _window(family: Any, rows: Rows) -> Pairs:
     return pairs
 
 
-def _scaled(family: Any, attention: str = "eager") -> Any:
+def _scaled(family: Any) -> Any:
     """Return the model with other scales of its embeddings, its attention and its logits."""
     known = family.model().config.to_dict()
     given = {name: value for name, value in SCALED.items() if name in known}
-    return family.made(attention, **given) if given else family.model(attention)
+    return family.made("eager", **given) if given else family.model()
 
 
 def _head_scale(family: Any, rows: Rows) -> Pairs:
@@ -139,33 +141,109 @@ def _first_state(family: Any, rows: Rows) -> Pairs:
     return pairs
 
 
-def _attention_scale(family: Any, rows: Rows) -> Pairs:
-    functions: Any = find_name("transformers", ["transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS"])
-    if not getattr(family.model(), "_supports_sdpa", False):
-        raise NotServed("no scaled dot-product attention")
-    model = _scaled(family, "sdpa")
-    config = model.config
-    plain, found, due = functions["sdpa"], [], []
+Watch = Callable[[Tensor, Mapping[str, Any]], None]
+"""(queries [1, H, S, D], named arguments) of each call of attention."""
 
-    def watched(module: Any, query: Tensor, *others: Any, **words: Any) -> Any:
+
+def _watched(family: Any, model: Any, row: Sequence[int], watch: Watch) -> None:
+    """Call a model and watch its eager attention, a function of the module that defines the model.
+
+    Raises:
+        NotServed: there is no such function, or it is not called.
+    """
+    module: Any = sys.modules[type(model).__module__]
+    plain, calls = getattr(module, "eager_attention_forward", None), []
+    if plain is None:
+        raise NotServed("no function of eager attention")
+
+    def called(layer: Any, query: Tensor, *others: Any, **words: Any) -> Any:
+        calls.append(query)
+        watch(query, words)
+        return plain(layer, query, *others, **words)
+
+    module.eager_attention_forward = called
+    try:
+        model(input_ids=torch.tensor([list(row)]), **family._uncached())
+    finally:
+        module.eager_attention_forward = plain
+    if not calls:
+        raise NotServed("the function of eager attention is not called")
+
+
+def _attention_scale(family: Any, rows: Rows) -> Pairs:
+    model = _scaled(family)
+    config = model.config
+    found, due = [], []
+
+    def watch(query: Tensor, words: Mapping[str, Any]) -> None:
         size = query.shape[-1]
-        right = size**-0.5
-        if scalar := getattr(config, "query_pre_attn_scalar", None):
-            right = scalar**-0.5
-        right = getattr(config, "attention_multiplier", None) or right
+        scalar = getattr(config, "query_pre_attn_scalar", None) or size
+        due.append(getattr(config, "attention_multiplier", None) or scalar**-0.5)
         given = words.get("scaling")
         found.append(size**-0.5 if given is None else float(given))
-        due.append(right)
-        return plain(module, query, *others, **words)
 
-    functions["sdpa"] = watched
-    try:
-        model(input_ids=torch.tensor([list(rows[0])]), **family._uncached())
-    finally:
-        functions["sdpa"] = plain
-    if not found:
-        raise NotServed("its attention is not one of the library's functions")
+    _watched(family, model, rows[0], watch)
     return [(torch.tensor(found)[:, None], torch.tensor(due)[:, None])]
+
+
+def _rotary_options(config: Any) -> tuple[float, float]:
+    """Return the base and the part of a head that is turned, of the first layer.
+
+    Raises:
+        NotServed: frequencies are scaled, or there are no rotary embeddings in the first layer.
+    """
+    given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if any(hasattr(config, name) for name in OLD_NAMES):
+        raise NotServed("frequencies by options of an older release")
+    kind = (getattr(config, "layer_types", None) or ["full_attention"])[0]
+    if not kind.endswith("attention") or kind == "linear_attention":
+        raise NotServed("the first layer has no attention")
+    given = given.get(kind, given)
+    base = given.get("rope_theta") or getattr(config, "rope_theta", None)
+    if not isinstance(base, (int, float)) or given.get("rope_type", "default") != "default":
+        raise NotServed("no rotary embeddings, or scaled ones")
+    part = given.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
+    return float(base), float(part)
+
+
+def turned_queries(first_HD: Tensor, length: int, base: float, *, start: int, size: int) -> list[Tensor]:
+    """Return [S, H, D] queries of places after the first one, whose pairs are halves or neighbours.
+
+    Args:
+        first_HD: of place 0.
+        length: of the row.
+        base: of the frequencies, `base ** (-2 i / size)` (Su et al. 2021).
+        start: of the dimensions that are turned.
+        size: their number.
+    """
+    rates = base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+    angles_SR = torch.arange(length, dtype=torch.float64)[:, None] * rates
+    numbers = torch.arange(size) + start
+    found = []
+    for one, other in ((numbers[: size // 2], numbers[size // 2 :]), (numbers[::2], numbers[1::2])):
+        turned_SHD = first_HD.double().expand(length, -1, -1).clone()
+        cosines, sines = angles_SR.cos()[:, None], angles_SR.sin()[:, None]
+        left, right = turned_SHD[..., one].clone(), turned_SHD[..., other].clone()
+        turned_SHD[..., one] = left * cosines - right * sines
+        turned_SHD[..., other] = right * cosines + left * sines
+        found.append(turned_SHD)
+    return found
+
+
+def _turned(family: Any, rows: Rows) -> Pairs:
+    model = family.model()
+    config = model.config
+    base, part = _rotary_options(config)
+    seen: list[Tensor] = []
+    # Rows of one id: what a layer is given is the same at every place.
+    _watched(family, model, [rows[0][0]] * LONG, lambda query, words: seen.append(query[0]))
+    query_SHD = seen[0].transpose(0, 1).double()
+    D = query_SHD.shape[2]
+    size = getattr(config, "qk_rope_head_dim", None)
+    start, size = (D - size, size) if size else (0, int(D * part))
+    possible = turned_queries(query_SHD[0], LONG, base, start=start, size=size)
+    right = min(possible, key=lambda one: float((one - query_SHD).abs().max()))
+    return [(query_SHD.flatten(1), right.flatten(1))]
 
 
 SCALE_FORMS: Mapping[CallForm, Callable[[Any, Rows], Pairs]] = {
@@ -173,4 +251,5 @@ SCALE_FORMS: Mapping[CallForm, Callable[[Any, Rows], Pairs]] = {
     "head by definition": _head_scale,
     "the first state": _first_state,
     "scale of attention": _attention_scale,
+    "turned queries": _turned,
 }

@@ -209,7 +209,9 @@ FAMILIES: Mapping[str, Family] = {
         options={"bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 2}, not_served=NORMED_FIRST
     ),
     "opt": Family(not_served={"scale of attention": "its queries are scaled before attention"}),
-    "nanochat": Family(not_served=NORMED_FIRST),
+    "nanochat": Family(
+        not_served={**NORMED_FIRST, "turned queries": "it turns the other way, as the code that it was trained with"}
+    ),
     "hy_v4": Family(not_served={"the first state": "it has several streams"}),
     "dots1": Family(known=(MASKED_ZERO,)),
     "glm4_moe": Family(known=(MASKED_ZERO,)),
@@ -244,7 +246,8 @@ FAMILIES: Mapping[str, Family] = {
             ("rows of a cache chosen", "a cache repeated"), "an error is raised: its states stay as they are"
         ),
     ),
-    "bamba": Family(options={"attn_layer_indices": [1]}, known=(OLD_GOES_ON,)),
+    "bamba": Family(
+        options={"attn_layer_indices": [1]}, not_served={"turned queries": "its first layer has no attention"}, known=(OLD_GOES_ON,)),
     "lfm2_moe": Family(options={"layer_types": ["conv", "full_attention"]}),
     "phimoe": Family(known=(BEYOND_THE_WINDOW,)),
     "minimax": Family(
@@ -253,9 +256,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "llama4_text": Family(known=(NO_ROUTER_LOSS,)),
     "flint": Family(
-        not_served=dict.fromkeys(
-            NO_ROUTERS, "the tiny model has no experts"
-        )
+        not_served={
+            **dict.fromkeys(NO_ROUTERS, "the tiny model has no experts"),
+            "turned queries": "its first layer has no rotary embeddings",
+        }
     ),
     "xglm": Family(
         known=(

@@ -68,6 +68,11 @@ OTHER = "an option that is ignored, or applied twice"
 @CALLS.law("head by definition", OTHER, form="head by definition")
 @CALLS.law("the first hidden state", OTHER, form="the first state")
 @CALLS.law("scale of attention", OTHER, form="scale of attention")
+@CALLS.law(
+    "queries turned by their places",
+    "another base, dimensions that are left out, turned the other way",
+    form="turned queries",
+)
 @CALLS.law("loss of routers", "padding that counts, a layer that is left out", form="routers by argument")
 @CALLS.law("loss of routers by configuration", OTHER, form="routers by configuration")
 @CALLS.law(
