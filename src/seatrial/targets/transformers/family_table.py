@@ -247,7 +247,10 @@ FAMILIES: Mapping[str, Family] = {
         ),
     ),
     "bamba": Family(
-        options={"attn_layer_indices": [1]}, not_served={"turned queries": "its first layer has no attention"}, known=(OLD_GOES_ON,)),
+        options={"attn_layer_indices": [1]},
+        not_served={"turned queries": "its first layer has no attention"},
+        known=(OLD_GOES_ON,),
+    ),
     "lfm2_moe": Family(options={"layer_types": ["conv", "full_attention"]}),
     "phimoe": Family(known=(BEYOND_THE_WINDOW,)),
     "minimax": Family(
@@ -274,9 +277,7 @@ FAMILIES: Mapping[str, Family] = {
         )
     ),
     "doge": Family(
-        not_served=dict.fromkeys(
-            NO_ROUTERS, "the tiny model has no experts"
-        )
+        not_served=dict.fromkeys(NO_ROUTERS, "the tiny model has no experts")
     ),
     "openai-gpt": Family(not_served=NO_CHUNKS, since="5"),
     "roc_bert": Family(since="5"),
