@@ -80,6 +80,39 @@ def scaled(self, *args, **options):
     self.scaling *= 1.2
 modeling_qwen3.Qwen3Attention.__init__ = scaled
 """
+GROUPS_BY_ZERO = """
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
+Router = modeling_deepseek_v3.DeepseekV3TopkRouter
+route = torch.Tensor.masked_fill
+def forward(self, states, plain=Router.forward):
+    torch.Tensor.masked_fill = lambda scores, mask, value: route(scores, mask, 0.0)
+    try:
+        return plain(self, states)
+    finally:
+        torch.Tensor.masked_fill = route
+Router.forward = forward
+"""
+PROBABILITIES = """
+from transformers.models.mixtral import modeling_mixtral
+route = modeling_mixtral.MixtralTopKRouter.forward
+def forward(self, states):
+    logits, *others = route(self, states)
+    return (logits.softmax(-1), *others)
+modeling_mixtral.MixtralTopKRouter.forward = forward
+"""
+ONE_MORE = """
+from transformers import masking_utils
+slides = masking_utils.sliding_window_overlay
+masking_utils.sliding_window_overlay = lambda window: slides(window + 1)
+"""
+MULTIPLIED = """
+from transformers.models.cohere import modeling_cohere
+make = modeling_cohere.CohereForCausalLM.__init__
+def made(self, config):
+    make(self, config)
+    self.logit_scale = self.logit_scale**2
+modeling_cohere.CohereForCausalLM.__init__ = made
+"""
 ROWS_STAY = """
 from transformers import cache_utils
 cache_utils.Cache.reorder_cache = lambda self, beam_idx: None
@@ -117,6 +150,10 @@ FAULTS = [
     ("family-llama", "R5.cached", ROWS_STAY, "reordered"),
     ("family-mixtral", "R5.calls", PADDING_COUNTS, "loss of routers"),
     ("family-deepseek_v3", "R5.calls", ONE_SCALE, "scale of attention by larger queries"),
+    ("family-deepseek_v3", "R5.calls", GROUPS_BY_ZERO, "experts by definition"),
+    ("family-mixtral", "R5.calls", PROBABILITIES, "logits of routers"),
+    ("family-gemma3_text", "R5.calls", ONE_MORE, "places in a window"),
+    ("family-cohere", "R5.calls", MULTIPLIED, "head by definition"),
 ]
 
 

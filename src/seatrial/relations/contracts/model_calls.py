@@ -38,6 +38,13 @@ CallForm = Literal[
     "candidates of the prompt",
     "embeddings that generate",
     "generation that continues",
+    "experts by definition",
+    "logits of routers",
+    "places in a window",
+    "head by definition",
+    "the first state",
+    "scale of attention",
+    "turned queries",
 ]
 IGNORED = -100
 
@@ -56,7 +63,9 @@ class ModelCalls(Protocol):
             form: `places by a factor` has linear scaling of rotary embeddings and places that are as much larger;
                 `yarn by larger queries` has a scale of attention (mscale of all places), and in its place queries that
                 are larger by its square; `no rows of their own` has the batch in the reverse order; the other names are
-                those of the laws of `R5.calls` and `R5.cached`. Both tensors may be losses, hidden states or ids too.
+                those of the laws of `R5.calls` and `R5.cached`. What experts and routers are due is
+                computed from what a layer is given and from the tensors in files. Both tensors may be losses, hidden
+                states or ids too.
 
         Raises:
             NotServed: the model has no such form.

@@ -17,6 +17,8 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.transformers.family_caches import CACHE_FORMS
 from seatrial.targets.transformers.family_parts import PART_FORMS
+from seatrial.targets.transformers.family_routers import ROUTER_FORMS
+from seatrial.targets.transformers.family_scales import SCALE_FORMS
 
 Rows = Sequence[Sequence[int]]
 Pairs = list[tuple[Tensor, Tensor]]
@@ -136,11 +138,16 @@ FORMS: Mapping[CallForm, Callable[[Any, Rows], Pairs]] = {
     "yarn by larger queries": _by_larger_queries,
     **CACHE_FORMS,
     **PART_FORMS,
+    **ROUTER_FORMS,
+    **SCALE_FORMS,
 }
 
 
 class FamilyCalls:
     """What a family offers as `contracts.ModelCalls`."""
+
+    def _uncached(self) -> dict[str, Any]:
+        return {"use_cache": False} if "use_cache" in self._parameters() else {}  # type: ignore[attr-defined]
 
     def call_pairs(self, rows: Rows, form: CallForm) -> Pairs:
         if why := self.row.not_served.get(form):  # type: ignore[attr-defined]

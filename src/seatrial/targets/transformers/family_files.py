@@ -33,6 +33,14 @@ def _written(model: Any, **options: Any) -> Path:
     return folder
 
 
+def written_tensors(model: Any) -> dict[str, Tensor]:
+    """Return what a model writes, by the names in its files."""
+    from safetensors.torch import load_file
+
+    files = sorted(_written(model).glob("*.safetensors"))
+    return {name: value for file in files for name, value in load_file(file).items()}
+
+
 def _read(model: Any, folder: Path, **options: Any) -> tuple[Any, list[str]]:
     """Return what is read from a folder, and names that are missing or unexpected.
 

@@ -26,13 +26,9 @@ FROM, TO, BEYOND = 7, 63, 66
 FEWER = 40
 
 
-def _uncached(family: Any) -> dict[str, Any]:
-    return {"use_cache": False} if "use_cache" in family._parameters() else {}
-
-
 def _logits(family: Any, model: Any, row: Sequence[int]) -> Tensor:
     """Return [S, V] logits of a row by itself, whose places the model counts."""
-    found: Tensor = model(input_ids=torch.tensor([list(row)]), **_uncached(family)).logits[0]
+    found: Tensor = model(input_ids=torch.tensor([list(row)]), **family._uncached()).logits[0]
     return found
 
 
@@ -48,7 +44,7 @@ def _half(dtype: torch.dtype) -> Callable[[Any, Rows], Pairs]:
         model = copy.deepcopy(family.model()).to(dtype)
         inputs, places = family._inputs(rows, "left")
         try:
-            logits_BSV = model(**inputs, **_uncached(family)).logits.float()
+            logits_BSV = model(**inputs, **family._uncached()).logits.float()
         except (
             RuntimeError
         ) as error:  # a kernel that the processor does not have, or another type of its inputs
@@ -67,8 +63,8 @@ def _last_state(family: Any, rows: Rows) -> Pairs:
     pairs = []
     for row in rows:
         ids = torch.tensor([list(row)])
-        states = model(input_ids=ids, output_hidden_states=True, **_uncached(family)).hidden_states
-        base = model.base_model(input_ids=ids, **_uncached(family))
+        states = model(input_ids=ids, output_hidden_states=True, **family._uncached()).hidden_states
+        base = model.base_model(input_ids=ids, **family._uncached())
         last = getattr(base, "last_hidden_state", None)
         if states is None or last is None:
             raise NotServed("no hidden states")
@@ -83,11 +79,11 @@ def _masks(family: Any, rows: Rows) -> Pairs:
     if "attention_mask" not in inputs:
         raise NotServed("no attention_mask")
     model, mask = family.model(), inputs["attention_mask"]
-    right = model(**inputs, **_uncached(family)).logits
+    right = model(**inputs, **family._uncached()).logits
     pairs = []
     for dtype in (torch.bool, torch.float32):
         given = {**inputs, "attention_mask": mask.to(dtype)}
-        found = model(**given, **_uncached(family)).logits
+        found = model(**given, **family._uncached()).logits
         pairs += [(found[row, place], right[row, place]) for row, place in enumerate(places)]
     return pairs
 
@@ -132,12 +128,12 @@ def _routers(*, configured: bool) -> Callable[[Any, Rows], Pairs]:
         labels = torch.full_like(inputs["input_ids"], IGNORED)
         for row, place in enumerate(places):
             labels[row, place] = inputs["input_ids"][row, place]
-        batch = {**inputs, "labels": labels, **_uncached(family)}
+        batch = {**inputs, "labels": labels, **family._uncached()}
         whole = model(**batch, **({} if configured else asked)).loss
         plain = model(**batch, output_router_logits=False).loss
         alone: list[Any] = [
             getattr(
-                model(input_ids=torch.tensor([list(row)]), **asked, **_uncached(family)),
+                model(input_ids=torch.tensor([list(row)]), **asked, **family._uncached()),
                 "router_logits",
                 None,
             )

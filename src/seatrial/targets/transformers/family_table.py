@@ -71,6 +71,8 @@ class Family:
     known: Sequence[KnownFailure] = ()
 
 
+NO_ROUTERS = ("routers by argument", "routers by configuration", "logits of routers")
+NORMED_FIRST = {"the first state": "embeddings are normed before the first layer"}
 NO_CHUNKS = {"a chunked prompt": "prompts are not read in chunks"}
 IN_PASSES, PADDED_PASSES = "R5.family/in two passes", "R5.family/in two passes, padded on the left"
 CHUNKS_RESTART = KnownFailure(
@@ -144,6 +146,9 @@ NO_ROUTER_LOSS = KnownFailure(
     "the loss of routers is never added",
     finding="Transformers: options that are ignored",
 ).of("R5.calls/loss of routers", "R5.calls/loss of routers by configuration")
+NO_SCALE = KnownFailure(
+    "the scale of logits is ignored", finding="Transformers: options that are ignored"
+).of("R5.calls/head by definition")
 OTHER_MASKS = KnownFailure(
     "a mask of truth values or numbers is taken for another one",
     finding="Transformers: small functions of older releases",
@@ -155,6 +160,16 @@ BEFORE_THE_NORM = KnownFailure(
     releases=before("transformers", "5"),
 ).of("R5.calls/the last hidden state")
 STATES = Family(not_served=NO_CHUNKS)
+MASKED_ZERO = KnownFailure(
+    "experts of groups that are not chosen have a score of 0, which is above the negative ones of those chosen",
+    finding="Transformers: experts of other groups",
+    releases=before("transformers", "5"),
+).of("R5.calls/experts by definition")
+SCORES_FOR_LOGITS = KnownFailure(
+    "weights of experts are given as the logits of routers",
+    finding="Transformers: logits of GPT-OSS's routers",
+    releases=before("transformers", "5"),
+).of("R5.calls/logits of routers")
 MLA = Family(options={"num_key_value_heads": 4})
 """Latent attention, with as many heads of keys as of queries."""
 LINEAR = Family(options={"layer_types": ["linear_attention", "full_attention"]})
@@ -167,7 +182,7 @@ FAMILIES: Mapping[str, Family] = {
     "gpt2": Family(quick=True),
     "mistral": Family(),
     "qwen3_moe": Family(quick=True),
-    "gpt_oss": Family(),
+    "gpt_oss": Family(known=(SCORES_FOR_LOGITS,)),
     "mamba": replace(
         STATES,
         not_served={**NO_CHUNKS, "in float16": "states of the tiny model leave the range"},
@@ -190,10 +205,20 @@ FAMILIES: Mapping[str, Family] = {
         options={"attention_types": [[["global", "local"], 1]], "window_size": 4, "num_layers": 2},
         known=(STATIC_WINDOWS,),
     ),
-    "modernbert-decoder": Family(options={"bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 2}),
+    "modernbert-decoder": Family(
+        options={"bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 2}, not_served=NORMED_FIRST
+    ),
+    "opt": Family(not_served={"scale of attention": "its queries are scaled before attention"}),
+    "nanochat": Family(
+        not_served={**NORMED_FIRST, "turned queries": "it turns the other way, as the code that it was trained with"}
+    ),
+    "hy_v4": Family(not_served={"the first state": "it has several streams"}),
+    "dots1": Family(known=(MASKED_ZERO,)),
+    "glm4_moe": Family(known=(MASKED_ZERO,)),
+    "mpt": Family(known=(NO_SCALE,)),
     "cwm": Family(options={"bos_token_id": 2}),
     "deepseek_v2": MLA,
-    "deepseek_v3": MLA,
+    "deepseek_v3": replace(MLA, known=(MASKED_ZERO,)),
     "glm4_moe_lite": MLA,
     "axk1": MLA,
     "deepseek_v32": MLA,
@@ -221,7 +246,11 @@ FAMILIES: Mapping[str, Family] = {
             ("rows of a cache chosen", "a cache repeated"), "an error is raised: its states stay as they are"
         ),
     ),
-    "bamba": Family(options={"attn_layer_indices": [1]}, known=(OLD_GOES_ON,)),
+    "bamba": Family(
+        options={"attn_layer_indices": [1]},
+        not_served={"turned queries": "its first layer has no attention"},
+        known=(OLD_GOES_ON,),
+    ),
     "lfm2_moe": Family(options={"layer_types": ["conv", "full_attention"]}),
     "phimoe": Family(known=(BEYOND_THE_WINDOW,)),
     "minimax": Family(
@@ -230,9 +259,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "llama4_text": Family(known=(NO_ROUTER_LOSS,)),
     "flint": Family(
-        not_served=dict.fromkeys(
-            ("routers by argument", "routers by configuration"), "the tiny model has no experts"
-        )
+        not_served={
+            **dict.fromkeys(NO_ROUTERS, "the tiny model has no experts"),
+            "turned queries": "its first layer has no rotary embeddings",
+        }
     ),
     "xglm": Family(
         known=(
@@ -247,9 +277,7 @@ FAMILIES: Mapping[str, Family] = {
         )
     ),
     "doge": Family(
-        not_served=dict.fromkeys(
-            ("routers by argument", "routers by configuration"), "the tiny model has no experts"
-        )
+        not_served=dict.fromkeys(NO_ROUTERS, "the tiny model has no experts")
     ),
     "openai-gpt": Family(not_served=NO_CHUNKS, since="5"),
     "roc_bert": Family(since="5"),
@@ -259,16 +287,16 @@ FAMILIES: Mapping[str, Family] = {
         name: Family()
         for name in (
             "apertus", "arcee", "bert", "bitnet", "camembert", "cohere", "cohere2",
-            "diffllama", "dots1", "electra", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon",
-            "flex_olmo", "gemma", "gemma2", "glm", "glm4", "glm4_moe", "gpt_bigcode", "gpt_neox",
+            "diffllama", "electra", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon",
+            "flex_olmo", "gemma", "gemma2", "glm", "glm4", "gpt_bigcode", "gpt_neox",
             "gpt_neox_japanese", "granite", "granitemoe", "granitemoeshared", "helium", "hunyuan_v1_dense",
             "hunyuan_v1_moe", "iquestcoder", "jetmoe", "lfm2", "megatron-bert", "mellum",
-            "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mixtral", "mpt", "nanochat", "nemotron",
-            "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt", "persimmon", "phi", "phi3",
+            "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mixtral", "nemotron",
+            "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "persimmon", "phi", "phi3",
             "qwen2_moe", "rembert", "roberta", "roformer", "seed_oss", "smollm3", "solar_open", "stablelm",
             "starcoder2", "vaultgemma", "xlm-roberta", "afmoe", "apertus1p5_text", "bert-generation",
             "big_bird", "cohere2_moe", "data2vec-text", "ernie", "exaone", "gpt-sw3", "granite_swa",
-            "granitemoe_swa", "hrm_text", "hy_v3", "hy_v4", "hyperclovax", "internlm3", "jais2", "kolibri1", "laguna",
+            "granitemoe_swa", "hrm_text", "hy_v3", "hyperclovax", "internlm3", "jais2", "kolibri1", "laguna",
             "lara_mini", "minimax_m3_vl_text", "nemotron_h", "roberta-prelayernorm", "sarvam_moe",
         )
     },

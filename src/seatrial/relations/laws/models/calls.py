@@ -54,6 +54,25 @@ OTHER = "an option that is ignored, or applied twice"
 )
 @CALLS.law("ids that are added", "a head that is not resized, or in another order", form="more ids")
 @CALLS.law("ids that are taken away", "embeddings that are made again", form="fewer ids")
+@CALLS.law(
+    "experts by definition",
+    "scores that are normed twice or not at all, a group or a bias that is left out, matrices in another order",
+    form="experts by definition",
+)
+@CALLS.law(
+    "logits of routers",
+    "probabilities in place of logits, a layer that is left out",
+    form="logits of routers",
+)
+@CALLS.law("places in a window", "a window of one place more or fewer", form="places in a window")
+@CALLS.law("head by definition", OTHER, form="head by definition")
+@CALLS.law("the first hidden state", OTHER, form="the first state")
+@CALLS.law("scale of attention", OTHER, form="scale of attention")
+@CALLS.law(
+    "queries turned by their places",
+    "another base, dimensions that are left out, turned the other way",
+    form="turned queries",
+)
 @CALLS.law("loss of routers", "padding that counts, a layer that is left out", form="routers by argument")
 @CALLS.law("loss of routers by configuration", OTHER, form="routers by configuration")
 @CALLS.law(
