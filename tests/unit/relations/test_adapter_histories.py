@@ -132,7 +132,7 @@ SEEDS = range(6)
 
 def test_a_plain_model_satisfies_the_laws() -> None:
     """After every history."""
-    verdict = run_relation(HISTORIES, PlainHistories(), seeds=SEEDS)
+    verdict = run_relation(HISTORIES, PlainHistories(), seeds=SEEDS, thorough=True)
     assert verdict.outcome is Outcome.PASS, verdict.reason
 
 
@@ -153,7 +153,7 @@ def test_a_plain_model_satisfies_the_laws() -> None:
 )
 def test_a_fault_is_seen_by_the_law_about_it(fault: str, law: str) -> None:
     """Others may see it as well."""
-    verdict = run_relation(HISTORIES, PlainHistories(fault), seeds=SEEDS, shrink_seconds=0)
+    verdict = run_relation(HISTORIES, PlainHistories(fault), seeds=SEEDS, shrink_seconds=0, thorough=True)
     assert law in verdict.details["laws_broken"]
 
 
@@ -172,5 +172,5 @@ def test_a_block_without_adapters_leaves_what_trains() -> None:
             model.outputs = outputs  # type: ignore[method-assign]
             return model
 
-    verdict = run_relation(HISTORIES, Thawing(), seeds=[0], shrink_seconds=0)
+    verdict = run_relation(HISTORIES, Thawing(), seeds=[0], shrink_seconds=0, thorough=True)
     assert "disabled while for inference" in verdict.details["laws_broken"]

@@ -42,6 +42,7 @@ HISTORIES = Relation(
     cost="CPU, a second",
     cases=adapter_case,
     excluded=_is_one,
+    thorough=True,
 )
 
 
@@ -65,6 +66,7 @@ def _is_not_known(stack: Any) -> str | None:
 @HISTORIES.law(
     "outputs",
     "a layer that another adapter is on, a name that begins like another one, another one's scale",
+    thorough=False,
 )
 def outputs_are_those_alone(stack: Any, case: AdapterCase) -> Measure:
     """Compare outputs after each call with those of the adapter in use alone, or of the base."""
