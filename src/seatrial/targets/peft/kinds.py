@@ -253,7 +253,12 @@ def adapter_of(
         (parent,),
         {
             "kind": kind,
-            "known_failures": (*known, known_failures.ENABLED_TRAINS, *moving(options)),
+            "known_failures": (
+                *known,
+                known_failures.ENABLED_TRAINS,
+                known_failures.OLDER_HISTORIES,
+                *moving(options),
+            ),
             "__module__": __name__,
         },
     )
