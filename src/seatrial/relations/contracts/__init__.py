@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from seatrial.relations.contracts.adapted_families import AdaptedFamily
+from seatrial.relations.contracts.adapter_histories import AdapterHistories
 from seatrial.relations.contracts.adapter_routes import AdaptersElsewhere, RoutedAdapters
 from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters, VariedAdapters
 from seatrial.relations.contracts.any_models import AnyModel
@@ -364,6 +365,7 @@ COMPONENTS: Mapping[str, type] = {
     "varied_adapters": VariedAdapters,
     "routed_adapters": RoutedAdapters,
     "adapters_elsewhere": AdaptersElsewhere,
+    "adapter_histories": AdapterHistories,
     "adapter_groups": AdapterGroups,
     "row_loader": RowLoader,
     "metric_gather": MetricGather,

@@ -31,6 +31,12 @@ def refusing(several: bool = True) -> Iterator[None]:
         raise NotServed(f"refused: {' '.join(str(error).split())[:200]}") from error
 
 
+def saved_in(folder: Path) -> Path:
+    """Return where the only adapter of a folder is: PEFT gives each one a folder but that of the name `default`."""
+    (found,) = folder.rglob("adapter_config.json")
+    return found.parent
+
+
 class PeftAdapted:
     """One `PeftModel`."""
 
@@ -191,18 +197,18 @@ class PeftAdapted:
         from safetensors import safe_open
 
         self.model.save_pretrained(str(folder), selected_adapters=[name])
-        with safe_open(str(folder / name / "adapter_model.safetensors"), framework="pt") as file:
+        with safe_open(str(saved_in(folder) / "adapter_model.safetensors"), framework="pt") as file:
             return list(file.keys())
 
     def load(self, folder: Path, name: str) -> None:
-        (inner,) = [path for path in folder.iterdir() if path.is_dir()]
+        inner = saved_in(folder)
         with refusing():
             self.model.load_adapter(str(inner), name, is_trainable=not self._config.is_prompt_learning)
 
     def swap(self, folder: Path, name: str) -> None:
         from peft.utils.hotswap import hotswap_adapter
 
-        (inner,) = [path for path in folder.iterdir() if path.is_dir()]
+        inner = saved_in(folder)
         with refusing():
             hotswap_adapter(self.model, str(inner), adapter_name=name, torch_device="cpu")
 

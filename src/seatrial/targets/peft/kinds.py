@@ -16,6 +16,7 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
+from seatrial.relations.contracts.adapter_histories import HistoryModel, Options
 from seatrial.relations.contracts.adapter_routes import Call, Transfer
 from seatrial.relations.contracts.adapters import (
     DENSITY,
@@ -27,10 +28,12 @@ from seatrial.relations.contracts.adapters import (
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing
+from seatrial.targets.peft import known as known_failures
+from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing, saved_in
 from seatrial.targets.peft.bases import VOCAB, Trait, base
 from seatrial.targets.peft.chosen import chosen_weights
 from seatrial.targets.peft.elsewhere import elsewhere
+from seatrial.targets.peft.histories import alone
 from seatrial.targets.peft.known import moving
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.routes import answered, transferred
@@ -114,7 +117,7 @@ class PeftAdapters(KnowsFailures):
     def loaded(self, folder: Path, *, dtype: Precision, trainable: bool = True) -> AdaptedModel:
         import peft
 
-        (inner,) = [path for path in folder.iterdir() if path.is_dir()]
+        inner = saved_in(folder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(77)
             model = peft.PeftModel.from_pretrained(
@@ -151,6 +154,9 @@ class PeftAdapters(KnowsFailures):
         assert isinstance(model, PeftAdapted)
         with refusing():
             model.model.add_adapter(name, copy.deepcopy(self._elsewhere))
+
+    def alone(self, options: Options, name: str, *, seed: int, dropout: float = 0.0) -> HistoryModel:
+        return alone(self, options, name, seed=seed, dropout=dropout)
 
     def given(self, dtype: Precision) -> Any:
         """Return the model that an adapter is added to, of which options may make another base."""
@@ -245,7 +251,16 @@ def adapter_of(
     return type(
         f"{config}Adapters",
         (parent,),
-        {"kind": kind, "known_failures": (*known, *moving(options)), "__module__": __name__},
+        {
+            "kind": kind,
+            "known_failures": (
+                *known,
+                known_failures.ENABLED_TRAINS,
+                known_failures.OLDER_HISTORIES,
+                *moving(options),
+            ),
+            "__module__": __name__,
+        },
     )
 
 
@@ -265,3 +280,6 @@ class MixedAdapters(PeftAdapters):
 
     def elsewhere(self, *, seed: int, dtype: Precision) -> AdaptedModel:
         raise NotServed("a second adapter of another type is judged by other laws")
+
+    def alone(self, options: Options, name: str, *, seed: int, dropout: float = 0.0) -> HistoryModel:
+        raise NotServed("a mixed model is not one of several adapters of a type")

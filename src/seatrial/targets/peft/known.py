@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure, since
+from seatrial.targets.common.known import KnownFailure, before, since
 
 MIXED = KnownFailure(
     "adapter_names of a batch is ignored without a word by every type but LoRA, RoAd and a few",
     finding="PEFT: adapter_names of types other than LoRA",
-).of("R29.several/mixed batch")
+).of("R29.several/mixed batch", "R29.histories/rows")
 _SUMS = (
     "R29.combined/one adapter times 0.7",
     "R29.combined/one adapter times -0.7",
@@ -26,11 +26,11 @@ _SUMS = (
 RSLORA_SUMS = KnownFailure(
     "the scaling of a combined adapter is sqrt(r) with rsLoRA, and its factors are for 1",
     finding="PEFT: weighted combinations of rsLoRA",
-).of(*_SUMS)
+).of(*_SUMS, "R29.histories/combined")
 BIAS_SUMS = KnownFailure(
     "a combined adapter has none of the biases that lora_bias trained",
     finding="PEFT: weighted combinations and lora_bias",
-).of(*_SUMS)
+).of(*_SUMS, "R29.histories/combined")
 OLORA_SQUARE = KnownFailure(
     "OLoRA decomposes the weight of a Conv1D in its transposed layout",
     finding="PEFT: OLoRA of transposed layers",
@@ -59,13 +59,23 @@ TIED_MERGE = KnownFailure(
     "R29.merged/one of two by name",
     "R29.elsewhere/merged twice",
     "R29.elsewhere/merged again",
+    "R29.histories/outputs",
+    "R29.histories/scaled",
+    "R29.histories/combined",
 )
 TIED_DISABLED = replace(TIED_MERGE, releases=since("peft", "0.19")).of("R29.merged/disabled while merged")
 TIED_SECOND = KnownFailure(
     "the head of a second tied adapter is not in use or in its file",
     finding="PEFT: a second tied adapter",
     releases=since("peft", "0.19"),
-).of("R29.saved/the second adapter of two", *_SECONDS)
+).of(
+    "R29.saved/the second adapter of two",
+    *_SECONDS,
+    "R29.histories/files",
+    "R29.histories/what trains",
+    "R29.histories/tensors",
+    "R29.histories/gradients",
+)
 TIED_SECOND_TRAINS = replace(TIED_SECOND, releases=since("peft", "0.21")).of(
     "R29.several/only the adapter in use trains"
 )
@@ -74,7 +84,17 @@ TIED_SECOND_SAVED = KnownFailure(
     "a second adapter has no copy of the tied head, which its file and a mixed batch need",
     finding="PEFT: a second tied module that is saved",
     releases=since("peft", "0.21"),
-).of("R29.saved/the second adapter of two", "R29.several/mixed batch", *_SECONDS)
+).of(
+    "R29.saved/the second adapter of two",
+    "R29.several/mixed batch",
+    *_SECONDS,
+    "R29.histories/files",
+    "R29.histories/rows",
+    "R29.histories/tensors",
+    "R29.histories/outputs",
+    "R29.histories/gradients",
+    "R29.histories/what trains",
+)
 OFT_TWO = KnownFailure(
     "two rotations at once are applied in one order by the forward pass, and in the other one by a merge",
     finding="PEFT: two OFT adapters at once",
@@ -97,6 +117,11 @@ LILY_SECOND = KnownFailure(
     *_ELSEWHERE,
     "R29.elsewhere/gradients",
     "R29.elsewhere/saved",
+    "R29.histories/outputs",
+    "R29.histories/what trains",
+    "R29.histories/gradients",
+    "R29.histories/tensors",
+    "R29.histories/files",
 )
 LILY_ROWS = KnownFailure(
     "experts are weighted by the mean of the router over all rows and tokens of a batch",
@@ -118,7 +143,12 @@ OSF_TWICE = KnownFailure(
 PROMPTS_TRAIN = KnownFailure(
     "prompts of an adapter that is not in use stay trainable",
     finding="PEFT: prompts that are not in use",
-).of("R29.several/only the adapter in use trains", "R29.elsewhere/added", *_ELSEWHERE)
+).of(
+    "R29.several/only the adapter in use trains",
+    "R29.elsewhere/added",
+    *_ELSEWHERE,
+    "R29.histories/what trains",
+)
 GENERATED = KnownFailure(
     "generation with a cache leaves a prefix out, and moves ids that come after the virtual tokens of a prompt",
     finding="PEFT: generation with virtual tokens",
@@ -140,6 +170,8 @@ ATTENTION = KnownFailure(
     "R29.merged/weights in bfloat16",
     "R29.merged/weights in float16",
     "R29.adapted/rescaled",
+    "R29.histories/scaled",
+    "R29.histories/combined",
 )
 ATTENTION_DRIFT = KnownFailure(
     "each forward pass of MultiheadAttention merges and unmerges, which rounds the weights of the base",
@@ -156,6 +188,9 @@ CONVOLUTION = KnownFailure(
     "R29.merged/two adapters",
     "R29.merged/one of two by name",
     *_MERGED_ELSEWHERE[:3],
+    "R29.histories/outputs",
+    "R29.histories/scaled",
+    "R29.histories/combined",
 )
 REPLICATED_SECOND = KnownFailure(
     "adding an adapter replicates layers again, which then share the factors of the first one",
@@ -164,6 +199,14 @@ REPLICATED_SECOND = KnownFailure(
     "R29.several/switching",
     "R29.several/only the adapter in use trains",
     "R29.saved/loaded as another one",
+    "R29.histories/outputs",
+    "R29.histories/what trains",
+    "R29.histories/tensors",
+    "R29.histories/gradients",
+    "R29.histories/files",
+    "R29.histories/rows",
+    "R29.histories/combined",
+    "R29.histories/scaled",
 )
 REPLICATED_MERGE = KnownFailure(
     "replicated layers share the weight that each of them merges its own change into",
@@ -259,7 +302,7 @@ TIED_TOKENS_SECOND = KnownFailure(
 SAVED_IN_A_MIXED_BATCH = KnownFailure(
     "adapter_names of a batch does not reach modules that are saved, which compute with the adapter in use",
     finding="PEFT: saved modules in a batch of several adapters",
-).of("R29.several/mixed batch")
+).of("R29.several/mixed batch", "R29.histories/rows")
 SAVED_STAYS_WRAPPED = KnownFailure(
     "a module that is saved stays in its wrapper in the merged model",
     finding="PEFT: saved modules of LN tuning after a merge",
@@ -268,6 +311,33 @@ DERIVED_IN_BFLOAT16 = KnownFailure(
     "what is derived from the weights of the base is derived again in their precision",
     finding="PEFT: FRoD over a base in bfloat16",
 ).of("R29.saved/into bfloat16")
+
+
+ENABLED_TRAINS = KnownFailure(
+    "an adapter that is used for inference trains after a block in which adapters are disabled",
+    finding="PEFT: an adapter for inference that was disabled",
+).of("R29.histories/disabled while for inference")
+
+
+OLDER_HISTORIES = KnownFailure(
+    "files hold adapters whose names contain one another, saved modules freeze where another adapter is added, and "
+    "weighted sums with a negative weight are off",
+    finding="PEFT: several adapters in older releases",
+    releases=before("peft", "0.21"),
+).of("R29.histories/what trains", "R29.histories/gradients", "R29.histories/files", "R29.histories/combined")
+SCALED_EMBEDDING = KnownFailure(
+    "scale_layer and unscale_layer pass over adapters of embeddings",
+    finding="PEFT: the scale of an adapter of an embedding",
+).of("R29.histories/scaled")
+_TOKENS = ("R29.histories/outputs", "R29.histories/gradients", "R29.histories/scaled", "R29.histories/rows")
+TOKENS_STAY_MERGED = KnownFailure(
+    "tokens of a merged adapter of LoRA stay merged where another adapter is put in use",
+    finding="PEFT: merged tokens and another adapter",
+).of(*_TOKENS)
+TIED_TOKENS_IN_USE = KnownFailure(
+    "tokens of an adapter that is added are in use and train at once where the head is tied",
+    finding="PEFT: an adapter of tied tokens that is added",
+).of(*_TOKENS, "R29.histories", "R29.histories/what trains", "R29.histories/tensors", "R29.histories/files")
 
 
 def _embeds(options: Mapping[str, Any]) -> bool:
@@ -279,6 +349,16 @@ def moving(options: Mapping[str, Any]) -> list[KnownFailure]:
     """Return what moving an adapter with these options to another model breaks."""
     found = [SAVED_WHILE_MERGED] if _embeds(options) else []
     return found + ([CONVERTED] if options.get("use_dora") or options.get("lora_bias") else [])
+
+
+def in_histories(options: Mapping[str, Any]) -> list[KnownFailure]:
+    """Return what a history of several adapters of LoRA with these options breaks."""
+    found = [SCALED_EMBEDDING] if _embeds(options) else []
+    found += [RSLORA_SUMS] if options.get("use_rslora") else []
+    found += [BIAS_SUMS] if options.get("lora_bias") else []
+    if not options.get("trainable_token_indices"):
+        return found
+    return [*found, TOKENS_STAY_MERGED] + ([TIED_TOKENS_IN_USE] if options.get("trait") == "tied" else [])
 
 
 def swapping(options: Mapping[str, Any]) -> list[KnownFailure]:

@@ -17,5 +17,9 @@ def lora(
 ) -> type[PeftAdapters]:
     """Return the class of LoRA with these options; `combining` says that several can be combined to one."""
     given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
-    given["known"] = [*given.get("known", ()), *known_failures.swapping(given)]
+    given["known"] = [
+        *given.get("known", ()),
+        *known_failures.swapping(given),
+        *known_failures.in_histories(given),
+    ]
     return adapter_of("LoraConfig", parent=CombiningAdapters if combining else parent, **given)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from seatrial.relations.contracts.adapter_histories import HistoryModel, Options
 from seatrial.relations.contracts.adapters import AdaptedModel, Precision
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import find_name
@@ -44,6 +45,9 @@ class _Prepared(PeftAdapters):
         return config
 
     def elsewhere(self, *, seed: int, dtype: Precision) -> AdaptedModel:
+        raise NotServed("the start of a second adapter is computed from other data")
+
+    def alone(self, options: Options, name: str, *, seed: int, dropout: float = 0.0) -> HistoryModel:
         raise NotServed("the start of a second adapter is computed from other data")
 
     def _prepare(self, model: Any, config: Any) -> None:
