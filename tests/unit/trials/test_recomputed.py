@@ -31,7 +31,7 @@ from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.draws import Draws
 from seatrial.trials.sensors.exported import files_are_exported
 from seatrial.trials.sensors.filters import rows_are_filtered
-from seatrial.trials.sensors.first_step import _support, drawn_as_configured, first_update
+from seatrial.trials.sensors.first_step import _support, drawn_as_configured
 from seatrial.trials.sensors.held_out import validations_hold
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
@@ -40,6 +40,7 @@ from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.run_record import record_is_true
 from seatrial.trials.sensors.scalars import scalars_follow
 from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds, times_and_parts
+from seatrial.trials.sensors.updates import first_update
 
 WORDS = (
     "grpo.max_num_steps=2",
@@ -528,7 +529,7 @@ def test_an_option_that_is_not_recorded_is_seen(job: TrainingJob, tmp_path: Path
 
 
 def test_what_no_oracle_knows_is_not_judged(job: TrainingJob) -> None:
-    """A target that says nothing of its options, several updates, a model that starts from adapters."""
+    """A target without options, several updates of rounded weights, a model that starts from adapters."""
     rows = rows_of(job)
     for check in CHECKS:
         with pytest.raises(NotGivenError, match="configured"):
@@ -538,7 +539,7 @@ def test_what_no_oracle_knows_is_not_judged(job: TrainingJob) -> None:
         first_update(Changed(replace(job, configuration=older), rows, {}))
     policy: dict[str, Any] = dict(job.configuration["policy"])
     for changed, why in (
-        ({"train_global_batch_size": 8}, "2 updates"),
+        ({"train_global_batch_size": 8, "precision": "bfloat16"}, "2 updates"),
         ({"lora_cfg": {**policy["lora_cfg"], "adapter_path": "there"}}, "adapters"),
     ):
         configuration = {**job.configuration, "policy": {**policy, **changed}}
