@@ -10,12 +10,13 @@ from pydantic import BaseModel
 from refrl.config import GRPORunConfig, SFTRunConfig, load_config
 from refrl.recipes import recipe_path
 from seatrial.packaged import read_table
-from seatrial.trials.architectures import architecture_trials
+from seatrial.trials.architectures import Architecture, architecture_trials
 from seatrial.trials.launching import own_options
-from seatrial.trials.parallel import RECIPE, layout_trials
+from seatrial.trials.parallel import RECIPE, ParallelLayout, layout_trials
 
 VARIANTS = read_table("seatrial.trials", "variants.yaml")
-TRIALS = {trial.name: trial for trial in (*architecture_trials(), *layout_trials())}
+EVERY: list[Architecture | ParallelLayout] = [*architecture_trials(), *layout_trials()]
+TRIALS = {trial.name: trial for trial in EVERY}
 OF_LEVELS = (
     "smoke",
     "lora",

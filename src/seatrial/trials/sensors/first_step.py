@@ -233,6 +233,11 @@ def logprobs_of(scaled_V: Array, row: LedgerRow, place: int) -> Array:
     if size is not None:
         left_V = np.full_like(scaled_V, -math.inf)
         kept = np.argsort(-scaled_V, kind="stable")[:size]
+        token = row.sampled_ids[place]
+        if (
+            token not in kept
+        ):  # it was drawn, so another of the last was left out: `not_drawn` bounds by how much
+            kept[-1] = token
         left_V[kept] = scaled_V[kept]
         scaled_V = left_V
     top = scaled_V.max()

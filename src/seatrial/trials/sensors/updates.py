@@ -48,7 +48,7 @@ entropy, which is below 4 nats where a token has any weight. In bfloat16, over s
 at most 0.06 times the gap, and 2.8e-4 nats, of which the addition is more than three times.
 """
 OF_RATIO = 5e-4
-"""Difference of a ratio after an update: that of a weight that AdamW moves by its rate whatever its gradient."""
+"""Difference of a ratio after an update: that of a weight that AdamW moves by its rate, with a gradient of rounding."""
 ROUTED = {"float32": 2.0, "bfloat16": math.inf}
 """Tokens of an expert that may differ, by the policy's precision: those between two experts within rounding."""
 
