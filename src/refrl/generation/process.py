@@ -25,9 +25,9 @@ from refrl.generation.messages import Message, named_dtype, pack_parts, receive,
 from refrl.lifeline import PARENT
 from refrl.weight_sync.base import Part, Receipt, TensorSpec, WeightSyncError
 
-COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl.runtime.generator_process")
+COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "refrl.runtime.generator_process")
 """What is started; the number of its end of the connection follows. A program that wraps refrl names itself here. An
-engine in another environment gets the words after the interpreter."""
+engine in another environment gets the words after the interpreter. `-P`: as for `refrl.runtime.launcher.COMMAND`."""
 ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error for error in (ConfigError, WeightSyncError, ValueError, FloatingPointError)
 }

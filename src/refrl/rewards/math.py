@@ -20,8 +20,8 @@ from typing import Any
 
 from refrl.rewards.verifiers import VerifierError, VerifierTimeout
 
-COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl.rewards.math_worker")
-"""What is started."""
+COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "refrl.rewards.math_worker")
+"""What is started, without modules of the current folder."""
 START_SECONDS = 120.0
 MAX_LETTERS = 20_000
 """Only this many characters at the end of a completion are searched for an answer."""

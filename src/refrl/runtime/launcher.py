@@ -23,8 +23,9 @@ from refrl.config import ClusterConfig, ConfigError
 from refrl.lifeline import TORCHRUN, is_started
 from refrl.runtime.rank_process import Ended, Rank, RankProcess, end, threads, variables
 
-COMMAND: tuple[str, ...] = (sys.executable, "-m", "refrl")
-"""What a rank runs, before its arguments; a program that wraps refrl sets its own."""
+COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "refrl")
+"""What a rank runs, before its arguments; a program that wraps refrl sets its own. With `-P` a file of the current
+folder that has the name of a module, such as `random.py`, is not imported in its place."""
 NATIVE_WARNING = re.compile(r"\[W\d{4} [\d:.]+ \w+\.\w+:\d+\]")
 """A warning of torch's native code: `[W1126 02:09:25.896250867 ProcessGroupNCCL.cpp:1575] Warning: ...`."""
 

@@ -14,8 +14,8 @@ from seatrial.errors import BlockedError
 from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.trials.base import Claim, TrialContext
-from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_claims, smoke_sensors
-from seatrial.trials.launching import launch
+from seatrial.trials.grpo_smoke import judge_run, moved_sensors, prepare_model, smoke_claims, smoke_sensors
+from seatrial.trials.launching import job_with, launch, own_options
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.draft import draft_is_that_of_the_rows
 from seatrial.trials.sensors.later_steps import int8_scores
@@ -31,7 +31,7 @@ from seatrial.trials.sensors.paths import (
     sensor,
     tower_moved,
 )
-from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
+from seatrial.trials.sensors.run import Sensor
 from seatrial.trials.sensors.scoring import first_scores
 from seatrial.trials.sensors.served import SERVED, served
 from seatrial.verdict import Outcome, Verdict
@@ -71,8 +71,6 @@ class Architecture:
     recipe: str = RECIPE
     words: tuple[str, ...] = ()
     """`a.b=value` words of its run, in addition to those of the smoke."""
-    options: tuple[str, ...] = ()
-    """`a.b=value` words for options that the smoke leaves at their defaults; the user's own override them."""
     level: int = 5
     proves: str = ""
     """What it claims unless something limits the run; follows from the claim."""
@@ -95,10 +93,10 @@ class Architecture:
             model=model,
             directory=context.directory,
             seed=context.seed,
-            overrides=(*self.options, *context.overrides),
+            overrides=context.overrides,
             words=self.words,
         )
-        job = context.target.job(request)
+        job = job_with(context.target, request, own_options(self.name))
         evidence = RunEvidence(job, launch(context, job, context.directory / "run.log"), context.imports)
         sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), *self._asked(job)]
         sensors += [SCORES] if _can_score(context.overrides) else []
@@ -132,7 +130,10 @@ class Architecture:
         """Return what the run proves."""
         return [
             Claim(text=f"{self.model} served the run", verdicts=(SERVED,)),
-            Claim(text=self.claim, verdicts=(*(one.name for one in self._asked(job)), PARAMETERS_MOVED.name)),
+            Claim(
+                text=self.claim,
+                verdicts=tuple(one.name for one in (*self._asked(job), *moved_sensors(job))),
+            ),
             *([Claim(text=SCORED, verdicts=(SCORES.name,))] if can_score else []),
             *([OF_SEEDS] if is_made else []),
             *smoke_claims(job),
@@ -253,17 +254,6 @@ def architecture_trials() -> Sequence[Architecture]:
             summary="GRPO on a dense model without norms of queries and keys, with a head of its own",
             claim="attention, feed-forward layers and the head train",
             sensors=(sensor("dense: every kind of layer trains", "each kind moved", _dense),),
-            options=(
-                "grpo.advantage.estimator=rloo",
-                "grpo.use_dynamic_sampling=true",  # drops the group of the empty word, and draws in its place
-                "grpo.dynamic_sampling_max_gen_batches=20",
-                "loss_fn.entropy_coefficient=0.01",
-                "loss_fn.reference_policy_kl_type=k2",
-                "policy.generation.temperature=0.8",
-                "policy.optimizer.weight_decay=0.1",
-                "policy.scheduler.name=cosine",
-                "policy.scheduler.warmup_steps=1",
-            ),
         ),
         Architecture(
             name="arch-tied",
@@ -272,13 +262,6 @@ def architecture_trials() -> Sequence[Architecture]:
             summary="GRPO on a model whose head is its embedding",
             claim="the tied matrix trains, is one in the sampler and the trainer, and is exported tied",
             sensors=(sensor("tied: the head is the embedding", "moved, and exported once", _tied),),
-            options=(
-                "grpo.advantage.scale=batch",
-                "grpo.zero_variance_filter=true",
-                "loss_fn.kind=cispo",
-                "policy.max_grad_norm=0.1",
-                "policy.sequence_packing.enabled=true",
-            ),
         ),
         Architecture(
             name="arch-moe",
@@ -325,13 +308,7 @@ def architecture_trials() -> Sequence[Architecture]:
             words=(
                 "policy.generation.quantization=int8",
                 "policy.generation.colocated.enabled=false",
-                "loss_fn.importance_sampling=truncated",
-            ),
-            options=(
-                "grpo.advantage.estimator=reinforce_plus_plus_baseline",
-                "grpo.overlong_filtering=true",
-                "policy.dynamic_batching.enabled=true",
-                "policy.dynamic_batching.train_mb_tokens=96",
+                "loss_fn.importance_sampling=masked",
             ),
             does_not_prove="fp8, activations in int8, quantisation-aware training, speed, that the model learns "
             "(level 6)",

@@ -16,6 +16,8 @@ from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.launching import exit_verdict, launch, train
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors import ledger as ledger_sensors
+from seatrial.trials.sensors.adapters import ADAPTED
+from seatrial.trials.sensors.checkpoints import ADAPTERS_TRAINED, BASE_FROZEN
 from seatrial.trials.sensors.guards import GUARDS_HOLD
 from seatrial.trials.sensors.recomputed import RECOMPUTED, RECOMPUTED_CLAIMS
 from seatrial.trials.sensors.run import (
@@ -73,7 +75,7 @@ def smoke_sensors(job: TrainingJob) -> list[Sensor]:
         *on_policy_checks(job),
         *(check_sensor(text, meaning) for text, meaning in job.own_checks.items()),
         GRADIENT_POSITIVE,
-        PARAMETERS_MOVED,
+        *moved_sensors(job),
         *guard_sensors(job),
         *LEDGER_SENSORS,
         *RECOMPUTED,
@@ -91,6 +93,13 @@ def on_policy_checks(job: TrainingJob) -> list[Sensor]:
         AGREEMENT_CHECKS[job.precision],
         *([LEFT_REFERENCE] if job.has_reference and job.num_steps > 1 else []),
     ]
+
+
+def moved_sensors(job: TrainingJob) -> list[Sensor]:
+    """Return the checks of what trained: every tensor, or adapters alone, on the layers that the options name."""
+    if job.adapter_dir is None:
+        return [PARAMETERS_MOVED]
+    return [ADAPTED, *([ADAPTERS_TRAINED] if job.checkpoint_steps else []), BASE_FROZEN]
 
 
 def guard_sensors(job: TrainingJob) -> list[Sensor]:
@@ -116,7 +125,9 @@ def smoke_claims(job: TrainingJob) -> list[Claim]:
             verdicts=(AGREEMENT_CHECKS[job.precision].name, "ledger: sampler and trainer agree per token"),
         ),
         Claim(text="a gradient flows at every step", verdicts=(GRADIENT_POSITIVE.name,)),
-        Claim(text="every trainable tensor moves", verdicts=(PARAMETERS_MOVED.name,)),
+        Claim(
+            text="every trainable tensor moves", verdicts=tuple(sensor.name for sensor in moved_sensors(job))
+        ),
     ]
     if job.verifier in REWARDS:
         claims.append(

@@ -5,18 +5,34 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from seatrial.errors import BlockedError
+from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.identity.origins import observing_environment, read_imports
 from seatrial.files import write_text
 from seatrial.launch import Launched, run_command
-from seatrial.targets.base import Job, TrainingJob
+from seatrial.packaged import read_table
+from seatrial.targets.base import Job, JobRequest, Target, TrainingJob
 from seatrial.triage.diagnose import diagnose_file
 from seatrial.triage.patterns import environment_cause, last_lines
 from seatrial.trials.base import TrialContext
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.verdict import EXIT_USAGE, Outcome, Verdict
+
+
+def own_options(trial: str) -> tuple[str, ...]:
+    """Return the `a.b=value` words of a trial for options that its recipe leaves at their defaults: `variants.yaml`."""
+    return tuple(read_table("seatrial.trials", "variants.yaml").get(trial, ()))
+
+
+def job_with(target: Target, request: JobRequest, options: Sequence[str]) -> TrainingJob:
+    """Return a target's run with options that a trial sets, or without them where the user's overrides exclude them."""
+    try:
+        return target.job(replace(request, overrides=(*options, *request.overrides)))
+    except UsageError:
+        return target.job(request)
 
 
 def launch(context: TrialContext, job: Job, log_path: Path) -> Launched:

@@ -7,16 +7,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from seatrial.errors import BlockedError
+from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.weights import compare_weights
-from seatrial.targets.base import JobRequest
+from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.trials.base import Claim, TrialContext
-from seatrial.trials.grpo_smoke import judge_run, prepare_model, smoke_sensors
-from seatrial.trials.launching import launch
+from seatrial.trials.grpo_smoke import judge_run, moved_sensors, prepare_model, smoke_sensors
+from seatrial.trials.launching import launch, own_options
 from seatrial.trials.run_evidence import RunEvidence
+from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
 from seatrial.trials.sensors.same_runs import compare_other_series, compare_rows
 from seatrial.trials.sensors.served import PLACED, SERVED, need, placed, served
 from seatrial.verdict import Outcome, Verdict
@@ -81,26 +83,39 @@ class ParallelLayout:
         if model is None:
             return
         evidence = {}
-        for way, words in (("alone", ()), ("shared", self.words)):
-            directory = context.directory / way
-            directory.mkdir()
-            request = JobRequest(
-                recipe=RECIPE,
-                model=model,
-                directory=directory,
-                seed=context.seed,
-                overrides=(
-                    EPSILON,
-                    *(context.overrides if words else without_layout(context.overrides)),
-                    *words,
-                ),
-            )
-            job = context.target.job(request)
-            launched = launch(context, job, directory / "run.log")
+        for way, job in self._jobs(context, model).items():
+            launched = launch(context, job, context.directory / way / "run.log")
             evidence[way] = RunEvidence(job, launched, context.imports)
             if not judge_run(context, evidence[way], smoke_sensors(job), f"{way}: "):
                 return
         self._compare(context, evidence["alone"], evidence["shared"])
+
+    def _jobs(self, context: TrialContext, model: Path) -> dict[str, TrainingJob]:
+        """Return the run of one process and the one in the layout, with the same options."""
+        own = {
+            "alone": without_layout(context.overrides),
+            "shared": (*context.overrides, *self.words),
+        }
+        for way in own:
+            (context.directory / way).mkdir()
+
+        def jobs(options: Sequence[str]) -> dict[str, TrainingJob]:
+            requests = {
+                way: JobRequest(
+                    recipe=RECIPE,
+                    model=model,
+                    directory=context.directory / way,
+                    seed=context.seed,
+                    overrides=(EPSILON, *options, *overrides),
+                )
+                for way, overrides in own.items()
+            }
+            return {way: context.target.job(request) for way, request in requests.items()}
+
+        try:
+            return jobs(own_options(self.name))
+        except UsageError:
+            return jobs(())
 
     def _compare(self, context: TrialContext, alone: RunEvidence, shared: RunEvidence) -> None:
         tolerance = TOLERANCE[alone.job.precision]
@@ -122,17 +137,17 @@ class ParallelLayout:
                 context.record(ask())
             except BlockedError as error:
                 context.record(Verdict(name="layout: evidence", outcome=Outcome.BLOCKED, reason=str(error)))
-        context.claim(*self.claims())
+        context.claim(*self.claims(moved_sensors(shared.job)))
 
-    def claims(self) -> list[Claim]:
-        """Return what the trial proves."""
+    def claims(self, moved: Sequence[Sensor] = (PARAMETERS_MOVED,)) -> list[Claim]:
+        """Return what the trial proves; `moved` are the checks of what trained."""
         return [
             Claim(text=f"the policy was served by {self.backend} in this layout", verdicts=(SERVED,)),
             Claim(text=f"its processes were started by {self.placement}", verdicts=(PLACED,)),
             *(Claim(text=f"{what}: as of one process", verdicts=(_series_name(what),)) for what in COMPARED),
             Claim(
                 text="the trained weights are those of one process, and had moved",
-                verdicts=(WEIGHTS, "shared: every trainable tensor moved"),
+                verdicts=(WEIGHTS, *(f"shared: {sensor.name}" for sensor in moved)),
             ),
         ]
 

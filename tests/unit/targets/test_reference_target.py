@@ -49,10 +49,11 @@ def test_the_smoke_is_the_documented_command(model: Path, tmp_path: Path) -> Non
     """`python -m refrl grpo --config FILE key=value ...`, with the evidence in the trial's folder."""
     job = smoke(model, tmp_path / "trial", 7, ["grpo.max_num_steps=5", "policy.model_name=elsewhere"])
     words = list(job.argv[1:])
-    assert words[:3] == ["-m", "refrl", "grpo"]
-    settings = dict(word.split("=", 1) for word in words[5:])
+    assert words[:4] == ["-P", "-m", "refrl", "grpo"]
+    settings = dict(word.split("=", 1) for word in words[6:])
     assert settings["policy.model_name"] == str(model)
-    assert settings["grpo.seed"] == settings["data.seed"] == "7"
+    assert settings["grpo.seed"] == "7"
+    assert settings["data.seed"] != "7"
     assert settings["grpo.max_num_steps"] == "5"
     assert job.num_steps == 5
     assert job.log_dir.is_relative_to(tmp_path / "trial")
@@ -116,18 +117,19 @@ def test_a_job_says_what_is_to_serve_its_policy(
 
 def test_learning_runs_share_the_data_and_not_the_luck(model: Path, tmp_path: Path) -> None:
     """One split, another seed of the loop for each run and each seed of the trial."""
-    seeds = set()
+    seeds, splits = set(), set()
     for seed in (0, 1):
         for number in (0, 1, 2):
             job = ReferenceTarget().job(
                 JobRequest(recipe="grpo-learning", model=model, directory=tmp_path, seed=seed, number=number)
             )
             settings: dict[str, str] = {}
-            for word in job.argv[6:]:
+            for word in job.argv[7:]:
                 key, _, value = word.partition("=")
                 settings[key] = value
-            assert settings["data.seed"] == str(seed)
+            splits.add((seed, settings["data.seed"]))
             seeds.add(settings["grpo.seed"])
+    assert len(splits) == 2
     assert len(seeds) == 6
 
 

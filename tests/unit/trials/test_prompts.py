@@ -21,7 +21,7 @@ def said(folder: Path, data: dict[str, Any], trained: list[Any], *validations: l
         lines = [json.dumps(dict(zip(("prompt_id", "prompt", "answer"), row, strict=True))) for row in rows]
         (folder / f"validation_data_step{step}.jsonl").write_text("\n".join(lines))
     configuration = {"data": data, "grpo": {"num_generations_per_prompt": 1}}
-    job: Any = SimpleNamespace(configuration=configuration, ledger_dir=folder)
+    job: Any = SimpleNamespace(configuration=configuration, ledger_dir=folder, byte_level=True)
     evidence = RunEvidence(job, None, [])  # type: ignore[arg-type]
     evidence.__dict__["ledger"] = [
         LedgerRow(step=1, index=index, prompt_id=number, prompt=prompt, answer=answer)

@@ -31,7 +31,7 @@ from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.draws import Draws
 from seatrial.trials.sensors.exported import files_are_exported
 from seatrial.trials.sensors.filters import rows_are_filtered
-from seatrial.trials.sensors.first_step import _support, drawn_as_configured, first_update
+from seatrial.trials.sensors.first_step import _support, drawn_as_configured
 from seatrial.trials.sensors.held_out import validations_hold
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
@@ -41,6 +41,7 @@ from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.run_record import record_is_true
 from seatrial.trials.sensors.scalars import scalars_follow
 from seatrial.trials.sensors.times import _wrong_parts, _wrong_seconds, times_and_parts
+from seatrial.trials.sensors.updates import first_update
 
 WORDS = (
     "grpo.max_num_steps=2",
@@ -104,9 +105,22 @@ class Changed(RunEvidence):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
     """Run two steps of the smoke on a peaked model."""
-    folder = tmp_path_factory.mktemp("run")
+    return trained(tmp_path_factory.mktemp("run"), WORDS)
+
+
+@pytest.fixture(scope="module")
+def job_of_two_updates(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
+    """Run one step of two updates, whose second clips ratios."""
+    words = ("grpo.max_num_steps=1", "policy.train_global_batch_size=8", "policy.optimizer.weight_decay=0.1")
+    return trained(tmp_path_factory.mktemp("two"), (*words, "loss_fn.ratio_clip_max=0.01"))
+
+
+def trained(folder: Path, words: Sequence[str]) -> TrainingJob:
+    """Make a model and train it."""
     make_model(TinyModelSpec(initializer_range=0.2, hidden_size=32, intermediate_size=48), folder / "model")
-    request = JobRequest(recipe="grpo-smoke", model=folder / "model", directory=folder, seed=0, words=WORDS)
+    request = JobRequest(
+        recipe="grpo-smoke", model=folder / "model", directory=folder, seed=0, words=tuple(words)
+    )
     made = ReferenceTarget().job(request)
     ended = subprocess.run(
         made.argv, env={**os.environ, **made.environment}, capture_output=True, text=True, timeout=120
@@ -126,6 +140,34 @@ def test_a_sound_step_passes(job: TrainingJob) -> None:
     for check in CHECKS:
         wrong, seen, number = check(Changed(job, rows_of(job), {}))
         assert (wrong, number > 0) == ([], True), (check, seen)
+
+
+def test_the_second_update_of_a_step_starts_where_the_first_ended(job_of_two_updates: TrainingJob) -> None:
+    """Its ratios are off 1, some beyond the clip; what is logged of both updates follows from the rows."""
+    job, rows = job_of_two_updates, rows_of(job_of_two_updates)
+    wrong, seen, number = first_update(Changed(job, rows, {}))
+    assert (wrong, number) == ([], 16), seen
+    assert "probs_ratio_clamped_max 1.01" in seen
+    for tag in ("loss", "grad_norm", "probs_ratio_min", "probs_ratio_max", "probs_ratio_clamped_max"):
+        wrong, _, _ = first_update(Changed(job, rows, {f"train/{tag}": 1.0}))
+        assert any(f"train/{tag} is" in one for one in wrong), tag
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        (("loss_fn", "ratio_clip_max"), 0.2),
+        (("policy", "optimizer"), {"betas": [0.9, 0.95], "eps": 1e-8, "lr": 2e-3, "weight_decay": 0.1}),
+    ],
+)
+def test_options_of_the_first_update_show_in_the_second(
+    job_of_two_updates: TrainingJob, option: tuple[str, str], value: object
+) -> None:
+    """Another clip or rate gives other ratios, another loss or another gradient."""
+    job, (section, name) = job_of_two_updates, option
+    configuration = {**job.configuration, section: {**job.configuration[section], name: value}}
+    wrong, _, _ = first_update(Changed(replace(job, configuration=configuration), rows_of(job), {}))
+    assert wrong
 
 
 @pytest.mark.parametrize(
@@ -547,7 +589,7 @@ def test_an_option_that_is_not_recorded_is_seen(job: TrainingJob, tmp_path: Path
 
 
 def test_what_no_oracle_knows_is_not_judged(job: TrainingJob) -> None:
-    """A target that says nothing of its options, several updates, a model that starts from adapters."""
+    """A target without options, several updates of rounded weights, a model that starts from adapters."""
     rows = rows_of(job)
     for check in CHECKS:
         with pytest.raises(NotGivenError, match="configured"):
@@ -557,7 +599,7 @@ def test_what_no_oracle_knows_is_not_judged(job: TrainingJob) -> None:
         first_update(Changed(replace(job, configuration=older), rows, {}))
     policy: dict[str, Any] = dict(job.configuration["policy"])
     for changed, why in (
-        ({"train_global_batch_size": 8}, "2 updates"),
+        ({"train_global_batch_size": 8, "precision": "bfloat16"}, "2 updates"),
         ({"lora_cfg": {**policy["lora_cfg"], "adapter_path": "there"}}, "adapters"),
     ):
         configuration = {**job.configuration, "policy": {**policy, **changed}}

@@ -104,6 +104,15 @@ class Decoder:
         """Return the norm of each weight's gradient."""
         return {name: float(np.sqrt((value**2).sum())) for name, value in self._gradients.items()}
 
+    def trained(self) -> dict[str, tuple[Array, Array]]:
+        """Return each weight that trains with the sum of its gradients."""
+        return {name: (self._weights[name], value) for name, value in self._gradients.items()}
+
+    def move(self, weights: Mapping[str, Array]) -> None:
+        """Set weights, and begin with gradients of zero."""
+        self._weights |= weights
+        self._gradients.clear()
+
     def routed(self) -> dict[str, float]:
         """Return nothing: there are no routers."""
         return {}

@@ -1,7 +1,7 @@
-"""Verdicts on step 1, computed again from its rows with the initial model: what was drawn, its scores, the update.
+"""Verdict on step 1, computed again from its rows with the initial model: what was drawn, and its scores.
 
 The model is `decoder.Decoder` where it has the architecture, else transformers' own; rows go through it one by one,
-without padding. The objective is that of `seatrial.relations.oracles`. Nothing of the stack is used.
+without padding. Nothing of the stack is used.
 
 Shapes: S positions of a row, T tokens of its completion, V vocabulary.
 """
@@ -18,15 +18,12 @@ import numpy.typing as npt
 from seatrial.evidence.ledger.laws.logprobs import AGREEMENT
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.evidence.weights import stored_tensors
-from seatrial.relations import oracles
-from seatrial.relations.oracles.options import loss_spec
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.decoder import Decoder, why_not
 from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
 from seatrial.trials.sensors.model import Model
-from seatrial.trials.sensors.options import mask_of, options_of, steps_of, updates_of
-from seatrial.trials.sensors.paths import by_step, model_facts
-from seatrial.trials.sensors.scalars import BUILT_IN, counts_of, loss_of
+from seatrial.trials.sensors.options import mask_of, options_of, steps_of
+from seatrial.trials.sensors.paths import model_facts
 from seatrial.trials.sensors.scoring import placeholder_of
 from seatrial.trials.sensors.transformers_model import TransformersModel
 
@@ -37,10 +34,6 @@ MASS = {"float32": 1e-5, "bfloat16": 0.05, "int8": 0.05}
 """By which the probability that top-p gathers may differ at its border, by the sampler's precision."""
 LOGITS = {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.2}
 """By which a logit may differ from the k-th largest, by the sampler's precision."""
-GRADIENT = {"float32": 1e-4, "bfloat16": 0.05}
-"""Relative difference of a gradient's norm, by the policy's precision."""
-LEAST_GRADIENT = {"float32": 1e-7, "bfloat16": 1e-3}
-"""Norm below which a gradient is rounding, by the policy's precision: that of advantages of zero."""
 LEAST_VALUES = 20
 """Of a column, to say that all of them are rounded."""
 SAME = 1e-5
@@ -51,17 +44,6 @@ SAME_OVER_RANKS = 0.02
 The next logit between 2 and 4 is 2^-6 = 0.016 away, and the normaliser moves by less than a quarter of that. Experts
 on two GPUs were measured to make them differ by 0.002.
 """
-LOSS = {"float32": 2e-5, "bfloat16": 0.03}
-"""Difference of a loss or an entropy, by the policy's precision: absolute, and relative above 1."""
-OF_ENTROPY, LEAST_ENTROPY = 4.0, 1e-3
-"""By which a mean entropy may differ: so many times the mean gap of the tokens' log-probabilities, and nats besides.
-
-Of small differences d of log-probabilities, an entropy's is the mean of d times how far a token's surprise is from the
-entropy, which is below 4 nats where a token has any weight. In bfloat16, over seven steps of `grpo-refit-delta`, it was
-at most 0.06 times the gap, and 2.8e-4 nats, of which the addition is more than three times.
-"""
-ROUTED = {"float32": 2.0, "bfloat16": math.inf}
-"""Tokens of an expert that may differ, by the policy's precision: those between two experts within rounding."""
 MOST_BYTES = 500_000_000
 """Of a model that transformers computes again; the trial waits for it."""
 MEDIA_TASKS = frozenset({"colour", "pitch"})
@@ -95,9 +77,11 @@ def drawn_as_configured(evidence: RunEvidence) -> tuple[list[str], str, int]:
         NotGivenError: the evidence does not say what is needed.
         BlockedError: the model cannot be read.
     """
-    options, rows = _step_1(evidence)
+    options, rows = step_1(evidence)
     draws = Draws(are_all=are_all_drawn(rows, options, evidence.job.precision))
-    found = compare_scores(_model(evidence, options), rows, options, evidence.job.precision, draws=draws)
+    found = compare_scores(
+        initial_model(evidence, options), rows, options, evidence.job.precision, draws=draws
+    )
     wrong = [
         *_rounded(rows),
         *draws.too_many(),
@@ -165,7 +149,7 @@ def not_drawn(
     """Yield why a token cannot have been drawn as configured."""
     support = _support(scaled_V, token, options, precision)
     if not support.allows:
-        yield f"is {token}, which top-k and top-p leave out at temperature {_temperature(options):g}"
+        yield f"is {token}, which top-k and top-p leave out at temperature {temperature_of(options):g}"
     if size is not None and not support.least <= size <= support.most:
         yield f"was drawn of {size} tokens; {support.least} to {support.most} are left by the options"
 
@@ -189,115 +173,7 @@ def _rounded(rows: Sequence[LedgerRow]) -> Iterator[str]:
             yield f"step 1: all {len(values)} values of {column} are rounded to bfloat16"
 
 
-def first_update(evidence: RunEvidence) -> tuple[list[str], str, int]:
-    """The loss, the entropy and the gradient's norm that step 1 logs are those of its rows under the initial model.
-
-    Raises:
-        NotGivenError: the evidence does not say what is needed, or an option is not computed again.
-        BlockedError: the model cannot be read.
-    """
-    options, rows = _step_1(evidence)
-    has_gradient = not options["policy.lora_cfg.enabled"]  # the first adapters are not saved
-    wrong, seen = compare_update(
-        evidence, _model(evidence, options), rows, options, has_gradient=has_gradient
-    )
-    return wrong[:3], seen, len(rows)
-
-
-def compare_update(
-    evidence: RunEvidence,
-    model: Model,
-    rows: Sequence[LedgerRow],
-    options: Mapping[str, Any],
-    *,
-    has_gradient: bool,
-) -> tuple[list[str], str]:
-    """Return what is wrong with the loss, entropy and gradient's norm of a step under the model before it, and them.
-
-    Args:
-        evidence: of the run.
-        model: before the step.
-        rows: of the step.
-        options: of the run.
-        has_gradient: whether the model gives the gradient of what trains: not that of adapters that it does not have.
-
-    Raises:
-        NotGivenError: an option is not computed again, or the step has not one update.
-    """
-    _check_options(options)
-    step, updates = rows[0].step if rows else 1, updates_of(rows, options)
-    if len(updates) != 1:
-        raise NotGivenError(f"step {step} has {len(updates)} updates, whose means are logged")
-    precision = options["policy.precision"]
-    found, gap = recompute(model, updates[0], options, with_gradient=has_gradient)
-    wrong = []
-    for name, value in found.items():
-        series = by_step(evidence, f"train/{name}")
-        if name.startswith("moe/") and not series:
-            continue  # packed rows and Megatron-core log no routers
-        logged = series.get(step, math.nan)
-        allowed = LOSS[precision] * max(1.0, abs(value))
-        if name == "grad_norm":
-            allowed = max(GRADIENT[precision] * value, LEAST_GRADIENT[precision])
-        elif name == "entropy":
-            allowed = min(allowed, OF_ENTROPY * gap + LEAST_ENTROPY)
-        elif name.startswith("moe/tokens"):
-            allowed = ROUTED[precision]
-        if not abs(logged - value) <= allowed:
-            wrong.append(f"step {step}: train/{name} is logged as {logged:.7g}, the rows give {value:.7g}")
-    return wrong, ", ".join(
-        f"{name} {value:.6g}" for name, value in found.items() if not name.startswith("moe/tokens")
-    )
-
-
-def recompute(
-    model: Model, rows: Sequence[LedgerRow], options: Mapping[str, Any], *, with_gradient: bool
-) -> tuple[dict[str, float], float]:
-    """Return loss, entropy, the gradient's norm and what routers did by their logged names, and the tokens' mean gap.
-
-    The gap is that of the rows' log-probabilities from the model's, without sign.
-    """
-    spec = loss_spec(options)
-    logprobs, entropies, distributions = [], [], []
-    for row in rows:
-        kept = {
-            place: logprobs_of(scaled, row, place) for place, scaled in scaled_logits(model, row, options)
-        }
-        length = len(row.sampled_ids)
-        distributions.append(kept)
-        old = row.prev_logprobs or ()
-        logprobs.append([float(kept[t][row.sampled_ids[t]]) if t in kept else old[t] for t in range(length)])
-        entropies.append([_entropy(kept[t]) if t in kept else 0.0 for t in range(length)])
-    oracle = loss_of(rows, logprobs, entropies, spec)
-    tokens, sequences = counts_of(rows)
-    trained = [entropies[number][place] for number, kept in enumerate(distributions) for place in kept]
-    found = {"loss": oracle.loss, "entropy": math.fsum(trained) / tokens}
-    gaps = [
-        abs(one - other)
-        for ours, row in zip(logprobs, rows, strict=True)
-        for one, other in zip(ours, row.prev_logprobs or (), strict=True)
-    ]
-    gap = math.fsum(gaps) / tokens
-    if not with_gradient:
-        return found, gap
-    balance = float(options["policy.router_aux_loss_coef"]) / sequences
-    for row, kept, slopes in zip(rows, distributions, oracle.gradient_BT, strict=True):
-        if not kept:
-            continue
-        gradient_SV = np.zeros_like(model.logits(row))
-        share = spec.entropy_coefficient * oracles.token_weight(spec, len(kept), tokens, sequences)
-        for place, logprobs_V in kept.items():
-            probs_V = np.exp(logprobs_V)
-            finite_V = np.where(probs_V > 0, logprobs_V, 0.0)
-            slope_V = -slopes[place] * probs_V + share * probs_V * (finite_V + _entropy(logprobs_V))
-            slope_V[row.sampled_ids[place]] += slopes[place]
-            gradient_SV[(row.prompt_length or 0) + place - 1] = slope_V / _temperature(options)
-        model.backward(gradient_SV, balance)
-    norm = math.sqrt(math.fsum(norm**2 for norm in model.norms().values()))
-    return {**found, "grad_norm": norm, **model.routed()}, gap
-
-
-def _step_1(evidence: RunEvidence) -> tuple[dict[str, Any], Sequence[LedgerRow]]:
+def step_1(evidence: RunEvidence) -> tuple[dict[str, Any], Sequence[LedgerRow]]:
     """Return the options and the rows of step 1.
 
     Raises:
@@ -313,13 +189,7 @@ def _step_1(evidence: RunEvidence) -> tuple[dict[str, Any], Sequence[LedgerRow]]
     return options, steps_of(evidence).get(1, [])
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    """Raise NotGivenError for a loss that the oracle does not know."""
-    if options["loss_fn.kind"] not in BUILT_IN:
-        raise NotGivenError(f"no oracle knows the loss loss_fn.kind={options['loss_fn.kind']}")
-
-
-def _model(evidence: RunEvidence, options: Mapping[str, Any]) -> Model:
+def initial_model(evidence: RunEvidence, options: Mapping[str, Any]) -> Model:
     """Return the initial model.
 
     Raises:
@@ -338,7 +208,7 @@ def _model(evidence: RunEvidence, options: Mapping[str, Any]) -> Model:
     return TransformersModel(evidence)
 
 
-def _temperature(options: Mapping[str, Any]) -> float:
+def temperature_of(options: Mapping[str, Any]) -> float:
     return float(options["policy.generation.temperature"])
 
 
@@ -347,7 +217,7 @@ def scaled_logits(model: Model, row: LedgerRow, options: Mapping[str, Any]) -> I
     mask = mask_of(row)
     if not any(mask):
         return
-    logits_SV = model.logits(row) / _temperature(options)
+    logits_SV = model.logits(row) / temperature_of(options)
     for place, on in enumerate(mask):
         if on:
             yield place, logits_SV[(row.prompt_length or 0) + place - 1]
@@ -363,6 +233,11 @@ def logprobs_of(scaled_V: Array, row: LedgerRow, place: int) -> Array:
     if size is not None:
         left_V = np.full_like(scaled_V, -math.inf)
         kept = np.argsort(-scaled_V, kind="stable")[:size]
+        token = row.sampled_ids[place]
+        if (
+            token not in kept
+        ):  # it was drawn, so another of the last was left out: `not_drawn` bounds by how much
+            kept[-1] = token
         left_V[kept] = scaled_V[kept]
         scaled_V = left_V
     top = scaled_V.max()
@@ -374,11 +249,6 @@ def _score(scaled_V: Array, token: int, size: int | None) -> float:
     kept_V = scaled_V if size is None else np.sort(scaled_V)[::-1][:size]
     top = kept_V.max()
     return float(scaled_V[token] - top - math.log(np.exp(kept_V - top).sum()))
-
-
-def _entropy(logprobs_V: Array) -> float:
-    probs_V = np.exp(logprobs_V)
-    return float(-(probs_V * np.where(probs_V > 0, logprobs_V, 0.0)).sum())
 
 
 def _support(scaled_V: Array, token: int, options: Mapping[str, Any], precision: str) -> Support:

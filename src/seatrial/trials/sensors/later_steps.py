@@ -13,13 +13,11 @@ from typing import Any
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.draws import Draws, are_all_drawn, is_filtered
-from seatrial.trials.sensors.first_step import (
-    compare_scores,
-    compare_update,
-)
+from seatrial.trials.sensors.first_step import compare_scores
 from seatrial.trials.sensors.model import Model
 from seatrial.trials.sensors.options import options_of, steps_of
 from seatrial.trials.sensors.saved_models import SavedModels
+from seatrial.trials.sensors.updates import compare_update
 
 SAMPLED = "generation_logprobs"
 

@@ -5,6 +5,7 @@ Shapes: S positions of a row, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,12 @@ class Model(Protocol):
 
     def norms(self) -> dict[str, float]:
         """Return the norm of the gradient of each weight that trains."""
+
+    def trained(self) -> dict[str, tuple[Array, Array]]:
+        """Return each weight that trains with the sum of its gradients."""
+
+    def move(self, weights: Mapping[str, Array]) -> None:
+        """Set weights, and begin with gradients of zero."""
 
     def routed(self) -> dict[str, float]:
         """Return the tokens of each expert and the routers' balance loss, by their logged names."""

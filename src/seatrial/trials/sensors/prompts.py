@@ -120,6 +120,9 @@ def prompts_are_the_tasks(evidence: RunEvidence) -> tuple[list[str], str, int]:
     ]
     if _comes_evenly(options):
         wrong += uneven(rows, options.get("grpo.num_generations_per_prompt", 1))
+        wrong += _reordered(rows, options)
+    if evidence.job.byte_level:
+        wrong += _without_system_prompt(rows, options)
     number = len({row.prompt_id for row in rows})
     return (
         wrong[:3],
@@ -156,6 +159,26 @@ def uneven(rows: Sequence[LedgerRow], group_size: int) -> Iterator[str]:
         counts[row.prompt_id] += 1
         if counts[row.prompt_id] > 1 + min(counts.values()):
             yield f"{row.where()}: prompt {row.prompt!r} comes again before others"
+            return
+
+
+def _reordered(rows: Sequence[LedgerRow], options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield that epochs come in different orders although `data.shuffle` is false."""
+    size = options.get("data.num_train")
+    served = [row.prompt_id for row in rows[:: options.get("grpo.num_generations_per_prompt", 1)]]
+    if options.get("data.shuffle") is False and size and served[size:] != served[:-size]:
+        yield "data.shuffle=false, and the prompts of an epoch come in another order than in the one before"
+
+
+def _without_system_prompt(rows: Sequence[LedgerRow], options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a row whose prompt does not hold the system message."""
+    text = options.get("data.system_prompt")
+    if not text:
+        return
+    for row in rows:
+        prompt = bytes(one for one in (row.token_ids or ())[: row.prompt_length] if one < 256)
+        if text.encode() not in prompt:
+            yield f"{row.where()}: the prompt is without data.system_prompt={text!r}"
             return
 
 

@@ -7,7 +7,7 @@ from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.defined import DEFINED
 from seatrial.trials.sensors.exported import EXPORTED, EXPORTED_TYPES
 from seatrial.trials.sensors.filters import rows_are_filtered
-from seatrial.trials.sensors.first_step import drawn_as_configured, first_update
+from seatrial.trials.sensors.first_step import drawn_as_configured
 from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.later_steps import later_scores, later_updates
 from seatrial.trials.sensors.optimizer import updates_are_adamws
@@ -19,6 +19,7 @@ from seatrial.trials.sensors.record import record_is_whole
 from seatrial.trials.sensors.row_files import ROW_FILES
 from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.trials.sensors.scalars import scalars_follow
+from seatrial.trials.sensors.updates import first_update
 
 SCALARS = sensor(
     "every step: scalars follow from the rows", "sums of the rows, within rounding", scalars_follow

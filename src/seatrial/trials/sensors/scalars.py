@@ -8,8 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from seatrial.evidence.ledger.laws.advantages import (
+    ADVANTAGE_TOLERANCE,
+    advantages_of,
+    rule_named,
+)
 from seatrial.evidence.ledger.schema import LedgerRow
 from seatrial.relations import oracles
 from seatrial.relations.oracles.options import learning_rate, loss_spec
@@ -26,6 +34,10 @@ ROUNDING = 1e-4
 OF_POLICY = {"float32": 5e-5, "bfloat16": 0.03}
 """Absolute difference of what compares the policy at the training pass, by its precision: batches of other rows round
 their log-probabilities otherwise."""
+
+
+OWN_SCALES = {"grpo": "group", "dr_grpo": "none", "rloo": "none", "reinforce_plus_plus_baseline": "batch"}
+"""The scale of each estimator where the options name none, as documented."""
 
 
 class Expected(NamedTuple):
@@ -68,6 +80,7 @@ def scalars_follow(evidence: RunEvidence) -> tuple[list[str], str, int]:
             number += 1
             names.add(name)
         taken += num_updates
+    wrong += _wrongly_penalised(evidence, options)
     wrong += times_and_parts(evidence, options)
     return wrong[:4], f"{number} values of {len(names)} scalars", number
 
@@ -167,6 +180,34 @@ def _kl(rows: Sequence[LedgerRow], spec: LossSpec, kind: str) -> float:
             weight = oracles.token_weight(spec, len(of.old), *counts)
             total += weight * math.fsum(map(lambda c, r: oracles.kl_value(c, r, kind), of.old, of.reference))
     return total
+
+
+def _wrongly_penalised(evidence: RunEvidence, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield rows whose advantage does not follow from the reward less the KL to the reference, with `kl_in=reward`.
+
+    The KL is the sum of the estimator over a completion's tokens (arXiv 2009.01325, section 3.4).
+    """
+    coefficient = options["loss_fn.reference_policy_kl_penalty"]
+    estimator = options["grpo.advantage.estimator"]
+    is_masked = (
+        options["grpo.overlong_filtering"] or options["grpo.zero_variance_filter"]
+    )  # after the advantages
+    if options["loss_fn.kl_in"] != "reward" or not coefficient or estimator not in OWN_SCALES or is_masked:
+        return
+    scale = options["grpo.advantage.scale"] or OWN_SCALES[estimator]
+    rule = rule_named(estimator, scale, options["grpo.advantage.epsilon"])
+    kind = options["loss_fn.reference_policy_kl_type"]
+    for rows in steps_of(evidence).values():
+        penalised = []
+        for row in rows:
+            pairs = zip(row.prev_logprobs or (), row.reference_logprobs or (), mask_of(row), strict=True)
+            penalty = math.fsum(oracles.kl_value(old, reference, kind) for old, reference, on in pairs if on)
+            penalised.append(replace(row, reward=(row.reward or 0.0) - coefficient * penalty))
+        wanted = advantages_of(penalised, rule)
+        allowed = ADVANTAGE_TOLERANCE * float(np.abs(wanted).max()) + OF_POLICY["float32"]
+        for row, value in zip(rows, wanted, strict=True):
+            if not abs((row.advantage or 0.0) - value) <= allowed:
+                yield f"{row.where()} has the advantage {row.advantage}; reward and KL give {value:.6g}"
 
 
 def _num_updates(evidence: RunEvidence) -> int:

@@ -77,10 +77,29 @@ class TransformersModel:
 
     def norms(self) -> dict[str, float]:
         """Return the norm of the gradient of each weight that trains."""
-        named: Mapping[str, Any] = dict(self._model.named_parameters())
+        return {name: float(value.grad.norm()) for name, value in self._trained().items()}
+
+    def trained(self) -> dict[str, tuple[Array, Array]]:
+        """Return each weight that trains with the sum of its gradients."""
         return {
-            name: float(value.grad.norm())
-            for name, value in named.items()
+            name: (value.detach().double().numpy(), value.grad.double().numpy())
+            for name, value in self._trained().items()
+        }
+
+    def move(self, weights: Mapping[str, Array]) -> None:
+        """Set weights, and begin with gradients of zero."""
+        import torch
+
+        named = dict(self._model.named_parameters())
+        with torch.no_grad():
+            for name, value in weights.items():
+                named[name].copy_(torch.from_numpy(value))
+        self._model.zero_grad()
+
+    def _trained(self) -> Mapping[str, Any]:
+        return {
+            name: value
+            for name, value in self._model.named_parameters()
             if value.grad is not None and not (self._frozen and name.endswith(self._frozen))
         }
 

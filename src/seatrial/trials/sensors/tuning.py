@@ -20,7 +20,6 @@ from seatrial.trials.run_evidence import NotGivenError, RunEvidence
 from seatrial.trials.sensors.console import CONSOLE
 from seatrial.trials.sensors.defined import DEFINED
 from seatrial.trials.sensors.exported import EXPORTED, EXPORTED_TYPES
-from seatrial.trials.sensors.first_step import GRADIENT, LOSS
 from seatrial.trials.sensors.held_out import HELD_OUT_ROWS
 from seatrial.trials.sensors.model import Model
 from seatrial.trials.sensors.options import mask_of, options_of, steps_of
@@ -33,6 +32,7 @@ from seatrial.trials.sensors.run_record import RECORD_TRUE
 from seatrial.trials.sensors.saved_models import SavedModels
 from seatrial.trials.sensors.scalars import ROUNDING
 from seatrial.trials.sensors.times import tuned_times
+from seatrial.trials.sensors.updates import GRADIENT, LOSS
 
 COUNTED = "sft: scalars of every step follow from its answers"
 LEARNED = "sft: loss and gradient are those of the answers, under the weights before the step"
