@@ -82,6 +82,28 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
         "read answer",
         lambda t, prompt, answer, tools: MADE["read answer"](t, prompt, answer.replace("7", '"7"'), tools),
     ),
+    "divergence of log-probabilities": (
+        "R31.tiled",
+        "divergence of log-probabilities",
+        lambda student, teacher, alpha: MADE["divergence of log-probabilities"](student, teacher, 1 - alpha),
+    ),
+    "the rest of all ids": (
+        "R31.tiled",
+        "rest of ids",
+        lambda logprobs: MADE["rest of ids"](logprobs.log_softmax(-1) - 0.1),
+    ),
+    "losses times ratios": (
+        "R31.tiled",
+        "weighted losses",
+        lambda losses, now, before, most: MADE["weighted losses"](losses, before, now, most),
+    ),
+    "divergence of sampled ids": (
+        "R31.tiled",
+        "divergence of sampled ids",
+        lambda student, teacher, ids: {
+            "gradient": -MADE["divergence of sampled ids"](student, teacher, ids)["gradient"]
+        },
+    ),
     "texts": ("R31.collated", "batch of rows", changed("texts", "labels", lambda x: [row[::-1] for row in x])),
     "texts that are flattened": (
         "R31.collated",

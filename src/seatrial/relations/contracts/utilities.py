@@ -211,6 +211,11 @@ UTILITIES: Mapping[str, str] = {
     "divergence in tiles": "(hidden and weight of student, of teacher, beta, temperature, options) -> the same",
     "divergence of the largest": "(logits of student, of teacher, number, whether with the rest, alpha) -> divergences",
     "divergence of logits": "(logits of student, of teacher, alpha) -> divergences",
+    "divergence of log-probabilities": "(of student, of teacher, alpha) -> divergences",
+    "rest of ids": "(log-probabilities of some ids) -> the same, with that of all others behind them",
+    "weighted losses": "(losses, log-probabilities, old ones, largest ratio) -> losses, gradients of losses and of "
+    "probabilities",
+    "divergence of sampled ids": "(logits of student, of teacher, ids) -> the gradient of the student's logits",
     "images of samples": "(columns of a batch) -> columns with the images in a list by sample",
     "images joined again": "(columns of a batch) -> its images by sample, joined again",
     "templates": "() -> list of `Template`",

@@ -160,7 +160,84 @@ def _whole_divergence(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
     return divergence_of(student.double().log_softmax(-1), teacher.double().log_softmax(-1), alpha)
 
 
+def _log_pairs(case: Numbers) -> Iterable[Arguments]:
+    return ((one.log_softmax(-1), other.log_softmax(-1), alpha) for one, other, alpha in _whole(case))
+
+
+def _parts(case: Numbers) -> Iterable[Arguments]:
+    whole = (3 * torch.randn(3, 4, 9, generator=case.generator())).log_softmax(-1)
+    return ((whole[..., :number],) for number in (1, 4, 8))
+
+
+def with_rest(logprobs: Tensor) -> Tensor:
+    """Return log-probabilities with that of all other ids behind them."""
+    rest = 1 - logprobs.double().exp().sum(-1, keepdim=True)
+    return torch.cat([logprobs.double(), rest.log()], -1)
+
+
+def _weighted(case: Numbers) -> Iterable[Arguments]:
+    stream = case.generator()
+    for most in (0.5, 1.0, 2.0, 1e12):
+        losses, now, before = (3 * torch.randn(3, 5, generator=stream) for _ in range(3))
+        now[0, 0], before[0, 0] = 30.0, -30.0
+        yield losses, now, before, most
+
+
+def weighted_losses(losses: Tensor, now: Tensor, before: Tensor, most: float) -> dict[str, Tensor]:
+    """Return losses times the ratio of probabilities, which is at most `most` and exp(20), with gradients of both."""
+    ratio = (now.double() - before.double()).clamp(-20, 20).exp().clamp(max=most)
+    return {"losses": losses * ratio, "of losses": ratio, "of probabilities": torch.zeros_like(ratio)}
+
+
+def _sampled(case: Numbers) -> Iterable[Arguments]:
+    stream = case.generator()
+    student, teacher = (2 * torch.randn(3, 4, 9, generator=stream) for _ in range(2))
+    yield student, teacher, torch.randint(9, (3, 4), generator=stream)
+
+
+def sampled_divergence(student: Tensor, teacher: Tensor, ids: Tensor) -> dict[str, Tensor]:
+    """Return the gradient of the reverse divergence, as sampled ids [B, T] estimate it, by the student's logits."""
+    logits = student.double().requires_grad_()
+    own, other = (
+        values.log_softmax(-1).gather(-1, ids[..., None])[..., 0] for values in (logits, teacher.double())
+    )
+    (gradient,) = torch.autograd.grad(((own - other).detach() * own).sum(), logits)
+    return {"gradient": gradient}
+
+
 FUNCTIONS_OF_TILES: Sequence[Plain] = (
+    Plain(
+        name="divergence of log-probabilities",
+        law="divergence of log-probabilities",
+        suspects="the other direction, weights of a mixture that change places",
+        cases=_log_pairs,
+        right=lambda student, teacher, alpha: divergence_of(student.double(), teacher.double(), alpha),
+        bound=BOUND,
+    ),
+    Plain(
+        name="rest of ids",
+        law="the rest of all ids",
+        suspects="a rest of logits, a sum of log-probabilities",
+        cases=_parts,
+        right=with_rest,
+        bound=BOUND,
+    ),
+    Plain(
+        name="weighted losses",
+        law="losses times ratios",
+        suspects="a ratio upside down, one that has a gradient, a limit on the wrong side",
+        cases=_weighted,
+        right=weighted_losses,
+        bound=BOUND,
+    ),
+    Plain(
+        name="divergence of sampled ids",
+        law="divergence of sampled ids",
+        suspects="a gradient through the difference, the teacher's sign",
+        cases=_sampled,
+        right=sampled_divergence,
+        bound=BOUND,
+    ),
     Plain(
         name="head in tiles",
         law="head in tiles",

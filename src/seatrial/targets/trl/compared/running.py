@@ -65,7 +65,7 @@ class Run:
         else:
             self._train(trainer)
         after, fixed_after = _tensors(trainer)
-        saved, kept = _saved(trainer)
+        saved, kept = _saved(trainer) if plan.num_ranks == 1 else (None, {})
         return ComparedRun(
             steps=tuple(ComparedStep(**one) for one in self.steps),
             before=before,
@@ -124,6 +124,11 @@ class Run:
             yield
         finally:
             handle.remove()
+
+
+def run_of(fields: Mapping[str, Any]) -> ComparedRun:
+    """Return the run of what `dataclasses.asdict` makes of it."""
+    return ComparedRun(**{**fields, "steps": tuple(ComparedStep(**one) for one in fields["steps"])})
 
 
 def _logged(trainer: Any, number: int) -> dict[str, float]:
