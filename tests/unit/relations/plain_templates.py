@@ -16,6 +16,8 @@ from seatrial.relations.laws.utilities.tiled import (
     top_divergence,
     weighted_losses,
     with_rest,
+    word_probabilities,
+    words_of,
 )
 
 OWN = Template(
@@ -72,6 +74,8 @@ MADE: dict[str, Callable[..., Any]] = {
     "rest of ids": with_rest,
     "weighted losses": weighted_losses,
     "divergence of sampled ids": sampled_divergence,
+    "words of two tokenizers": words_of,
+    "probabilities of words": word_probabilities,
     "images of samples": split,
     "images joined again": dict,
 }

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from tests.unit.relations.plain_templates import MADE, OWN, TRAINING, Made, said, trained_spans, written
 
 from seatrial.relations.engine import run_relation
@@ -103,6 +104,16 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
         lambda student, teacher, ids: {
             "gradient": -MADE["divergence of sampled ids"](student, teacher, ids)["gradient"]
         },
+    ),
+    "words of two tokenizers": (
+        "R31.tiled",
+        "words of two tokenizers",
+        lambda one, other: tuple(groups[:-1] or groups for groups in MADE["words of two tokenizers"](one, other)),
+    ),
+    "probabilities of words of several tokens": (
+        "R31.tiled",
+        "probabilities of words",
+        lambda probs, words, ids, merge: torch.stack([probs[word].mean(0) for word in words]),
     ),
     "texts": ("R31.collated", "batch of rows", changed("texts", "labels", lambda x: [row[::-1] for row in x])),
     "texts that are flattened": (

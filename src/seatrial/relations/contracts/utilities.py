@@ -216,6 +216,8 @@ UTILITIES: Mapping[str, str] = {
     "weighted losses": "(losses, log-probabilities, old ones, largest ratio) -> losses, gradients of losses and of "
     "probabilities",
     "divergence of sampled ids": "(logits of student, of teacher, ids) -> the gradient of the student's logits",
+    "words of two tokenizers": "(start and end of each token of one, of the other) -> tokens of each word, for both",
+    "probabilities of words": "(probabilities, tokens of each word, ids, which token varies) -> probabilities",
     "images of samples": "(columns of a batch) -> columns with the images in a list by sample",
     "images joined again": "(columns of a batch) -> its images by sample, joined again",
     "templates": "() -> list of `Template`",

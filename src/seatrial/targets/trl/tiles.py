@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from inspect import getsource
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -98,6 +99,17 @@ def _plain(compute: Any) -> Callable[..., Any]:
     return lambda *arguments: compute(*arguments)
 
 
+def _words(merge: Any) -> Callable[..., Any]:
+    has_ways = "token_merge_strategy" in getsource(merge)
+
+    def merged(probs: Tensor, words: Sequence[Sequence[int]], ids: Tensor, how: str) -> Any:
+        if how != "observed" and not has_ways:
+            raise NotServed(f"ULDLoss of trl {release('trl')} has one way to merge")
+        return merge(SimpleNamespace(token_merge_strategy=how), probs, words, ids)
+
+    return merged
+
+
 def _both(*places: str, name: str, adapt: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any] | None:
     """Return a function that two trainers have each a copy of, and that gives the copies' results if they are one."""
     found = []
@@ -159,6 +171,14 @@ def functions() -> dict[str, Callable[..., Any]]:
     ):
         if (both := _both(*losses, name=own, adapt=adapt)) is not None:
             found[name] = both
+    try:
+        words = find_name("trl", ["trl.experimental.gold.gold_trainer:ULDLoss"])
+        found["words of two tokenizers"] = lambda *offsets: tuple(
+            map(list, words._align_by_byte_offsets(*offsets))
+        )
+        found["probabilities of words"] = _words(words._merge_probabilities_with_alignment_groups)
+    except (Gone, AttributeError):  # earlier releases align texts, and have one way to merge
+        found.pop("words of two tokenizers", None)
     try:
         split = find_name("trl", ["trl.trainer.utils:split_pixel_values_by_grid"])
         join = find_name("trl", ["trl.trainer.utils:unsplit_pixel_values_by_grid"])

@@ -205,7 +205,70 @@ def sampled_divergence(student: Tensor, teacher: Tensor, ids: Tensor) -> dict[st
     return {"gradient": gradient}
 
 
+Offsets = Sequence[tuple[int, int]]
+
+
+def _cuts(case: Numbers) -> Iterable[Arguments]:
+    """Yield the tokens of one text by two tokenizers, of which one may stop before its end."""
+    stream = case.generator()
+    for size in (1, 8, 20, 20, 20):
+        both = []
+        for _ in range(2):
+            inner = (torch.rand(size - 1, generator=stream) < 0.5).nonzero()[:, 0] + 1
+            ends = [*inner.tolist(), size]
+            both.append(list(zip([0, *ends], ends, strict=False)))
+        yield both[0], both[1]
+        yield both[0], both[1][: len(both[1]) // 2]
+
+
+def words_of(one: Offsets, other: Offsets) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the tokens between boundaries that both have, and in the end those behind the last of them."""
+    ends = sorted({end for _, end in one} & {end for _, end in other})
+    found = []
+    for offsets in (one, other):
+        places = [0, *(next(at for at, span in enumerate(offsets) if span[1] == end) + 1 for end in ends)]
+        found.append([list(range(*pair)) for pair in zip(places, [*places[1:], len(offsets)], strict=True)])
+    if not found[0][-1] and not found[1][-1]:
+        found = [groups[:-1] for groups in found]
+    return found[0], found[1]
+
+
+def _words(case: Numbers) -> Iterable[Arguments]:
+    stream = case.generator()
+    for merge in ("observed", "bayesian"):
+        probs = torch.randn(7, 9, generator=stream).softmax(-1)
+        yield probs, [[0], [1, 2], [3, 4, 5], [6]], torch.randint(9, (7,), generator=stream), merge
+
+
+def word_probabilities(probs: Tensor, words: Sequence[Sequence[int]], ids: Tensor, merge: str) -> Tensor:
+    """Return the probabilities of words [W, V] of several tokens, by the chain rule.
+
+    Of ids at a word's first token, with those that follow it there ("observed"), or at its last one ("bayesian").
+    """
+    found = []
+    for word in words:
+        varied = word[0] if merge == "observed" else word[-1]
+        others = [probs.double()[place, ids[place]] for place in word if place != varied]
+        found.append(probs.double()[varied] * torch.stack([*others, torch.tensor(1.0)]).prod())
+    return torch.stack(found)
+
+
 FUNCTIONS_OF_TILES: Sequence[Plain] = (
+    Plain(
+        name="words of two tokenizers",
+        law="words of two tokenizers",
+        suspects="a boundary of one alone, a last word that is lost",
+        cases=_cuts,
+        right=words_of,
+    ),
+    Plain(
+        name="probabilities of words",
+        law="probabilities of words of several tokens",
+        suspects="a mean or a sum in place of the product, the ids of other places",
+        cases=_words,
+        right=word_probabilities,
+        bound=BOUND,
+    ),
     Plain(
         name="divergence of log-probabilities",
         law="divergence of log-probabilities",

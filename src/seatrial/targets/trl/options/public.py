@@ -90,7 +90,7 @@ TEMPLATES_AND_TILES = (
     "ChunkedLogProbFunction", "ChunkedDivergenceFunction", "compute_topk_self_distillation_loss",
     "compute_full_logit_self_distillation_loss", "split_pixel_values_by_grid", "unsplit_pixel_values_by_grid",
     "DataCollatorForChatML", "compute_divergence", "add_tail_bucket", "apply_importance_sampling_clipping",
-    "compute_sampled_token_self_distillation_loss",
+    "compute_sampled_token_self_distillation_loss", "ULDLoss",
 )  # fmt: skip
 """Names that `templates`, `tiles` and `texts` look up."""
 
