@@ -100,6 +100,8 @@ UTILITIES: Mapping[str, str] = {
     "flush right": "(mask, tensor) -> both with each row's block of ones last, cut to the longest",
     "split": "(columns by name, n) -> n dictionaries of equally many rows; None stays None",
     "shuffle": "(columns by name) -> the same rows in another order; None stays None",
+    "score of answers": "(ids [B, S], pad id, length of prompts) -> scores [B] of a model that sums each id times its "
+    "position, from 1, up to a token",
     "first true": "(bools [..., S]) -> place of the first True, S where there is none",
     "cut after stop": "(ids [B, S], stop ids, pad id) -> ids padded after the first stop, mask up to and with it",
     "repeated order": "(rows, copies, batch, repeats, shuffles, seed, epochs) -> places, one list an epoch",

@@ -35,6 +35,11 @@ def _alone(case: ComparedPlan) -> ComparedPlan:
     return replace(case, num_ranks=1)
 
 
+def _same_gradient(stack: Any, case: ComparedPlan) -> Measure:
+    first_step(stack, case)  # raises NotServed where the trainer's rows are not divided
+    return same_gradient(stack, _alone(case), case)
+
+
 @PROCESSES.law(
     "gradient, equal lengths",
     "a sum over processes, the gradient of a process's own rows, rows that both have",
@@ -42,7 +47,7 @@ def _alone(case: ComparedPlan) -> ComparedPlan:
 )
 def gradient_of_equal_rows(stack: Any, case: ComparedPlan) -> Measure:
     """Compare the gradient of rows of equal lengths in two processes with that in one."""
-    return same_gradient(stack, _alone(case), case)
+    return _same_gradient(stack, case)
 
 
 @PROCESSES.law(
@@ -55,7 +60,7 @@ def gradient_of_equal_rows(stack: Any, case: ComparedPlan) -> Measure:
 )
 def gradient_of_unequal_rows(stack: Any, case: ComparedPlan) -> Measure:
     """Compare the gradient of rows of unequal lengths in two processes with that in one."""
-    return same_gradient(stack, _alone(case), case)
+    return _same_gradient(stack, case)
 
 
 @PROCESSES.law("one model", "a gradient that is not averaged, numbers drawn by each process")

@@ -168,6 +168,8 @@ class Compared(KnowsFailures, TinyCausalModel):
 
     def compared_run(self, plan: ComparedPlan) -> ComparedRun:
         freeze_imports()
+        if plan.num_ranks > self.kind.most_ranks:
+            raise NotServed("rows of a process are compared with one another")
         parts = plan.num_ranks * plan.num_micro_batches
         if parts > self.kind.most_parts:
             raise NotServed(f"micro-batches of {NUM_ROWS // parts} rows")
@@ -204,6 +206,8 @@ class Compared(KnowsFailures, TinyCausalModel):
             **({"eval_strategy": "steps", "eval_steps": 1} if plan.evaluates != "never" else {}),
             **({"eval_on_start": True} if plan.evaluates == "trained" else {}),
             **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
+            # Transformers before 5 leaves each process its own mean over tokens unless this is on.
+            **({"average_tokens_across_devices": True} if plan.num_ranks > 1 else {}),
             **self.kind.options,
             **self._variations.get(plan.variation, {}),
             **({"logging_steps": 2} if plan.variation == "logging_steps=2" else {}),

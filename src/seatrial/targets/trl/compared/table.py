@@ -115,6 +115,8 @@ class Kind:
     """Modules that the trainer needs in addition to TRL's."""
     most_parts: int = 4
     """Micro-batches that four rows can be divided into."""
+    most_ranks: int = 2
+    """Processes that a step's rows can be divided between."""
     thorough: bool = True
     known_failures: Sequence[KnownFailure] = ()
 
@@ -342,6 +344,7 @@ KINDS: Mapping[str, Kind] = {
             "whiten_rewards": False,
         },
         logs_means=False,  # its own loop logs the step that is due
+        most_ranks=1,  # each process whitens its own advantages
         resumes=False,
         evaluates=False,
         adapts=False,
