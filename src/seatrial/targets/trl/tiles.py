@@ -173,12 +173,11 @@ def functions() -> dict[str, Callable[..., Any]]:
             found[name] = both
     try:
         words = find_name("trl", ["trl.experimental.gold.gold_trainer:ULDLoss"])
-        found["words of two tokenizers"] = lambda *offsets: tuple(
-            map(list, words._align_by_byte_offsets(*offsets))
-        )
-        found["probabilities of words"] = _words(words._merge_probabilities_with_alignment_groups)
+        align, merge = words._align_by_byte_offsets, words._merge_probabilities_with_alignment_groups
+        found["words of two tokenizers"] = lambda *offsets: tuple(map(list, align(*offsets)))
+        found["probabilities of words"] = _words(merge)
     except (Gone, AttributeError):  # earlier releases align texts, and have one way to merge
-        found.pop("words of two tokenizers", None)
+        pass
     try:
         split = find_name("trl", ["trl.trainer.utils:split_pixel_values_by_grid"])
         join = find_name("trl", ["trl.trainer.utils:unsplit_pixel_values_by_grid"])
