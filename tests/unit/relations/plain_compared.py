@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,6 +52,29 @@ class PlainCompared:
         )
 
     def compared_run(self, plan: ComparedPlan) -> ComparedRun:
+        """Run the plan; processes hold one model, and what each has is that of one process on all rows."""
+        first = self._run(plan)
+        if plan.num_ranks == 1:
+            return first
+        second = first
+        step, scale = first.steps[0], 1.0 + (self.fault == "processes are summed")
+        gradients = {name: scale * value for name, value in step.gradients.items()}
+        if self.fault == "tokens of processes" and plan.lengths == "unequal":
+            gradients = {name: value + 0.1 for name, value in gradients.items()}
+        logged = dict(step.logged)
+        if self.fault == "the first process's loss":
+            logged["loss"] += 0.1
+        if self.fault == "the first process's scalar":
+            logged["entropy"] += 0.1
+        evaluated = first.evaluated
+        if self.fault == "the first process's evaluation":
+            evaluated = tuple({"loss": one["loss"] + 0.1} for one in evaluated)
+        if self.fault == "two models":
+            second = replace(second, after={name: value + 0.1 for name, value in second.after.items()})
+        steps = (replace(step, gradients=gradients, logged=logged), *first.steps[1:])
+        return replace(first, steps=steps, evaluated=evaluated, others=(replace(second, steps=steps),))
+
+    def _run(self, plan: ComparedPlan) -> ComparedRun:
         faulty = self.fault
         torch.manual_seed(plan.process_seed if faulty == "first weights" else plan.seed)
         model = Net(plan.adapters, up=0.0 if plan.adapter_kind == "from zero" else 1.0)

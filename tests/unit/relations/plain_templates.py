@@ -8,7 +8,17 @@ from typing import Any
 from seatrial.relations.contracts.utilities import Template
 from seatrial.relations.laws.utilities.collated import DEFINITIONS
 from seatrial.relations.laws.utilities.images import split
-from seatrial.relations.laws.utilities.tiled import divergence, divergence_of, head, top_divergence
+from seatrial.relations.laws.utilities.tiled import (
+    divergence,
+    divergence_of,
+    head,
+    sampled_divergence,
+    top_divergence,
+    weighted_losses,
+    with_rest,
+    word_probabilities,
+    words_of,
+)
 
 OWN = Template(
     name="own", trains=False, replaces="", takes_system=True, takes_tools=True, reads=True, thinks=False
@@ -58,6 +68,14 @@ MADE: dict[str, Callable[..., Any]] = {
     "divergence in tiles": divergence,
     "divergence of the largest": top_divergence,
     "divergence of logits": logits_divergence,
+    "divergence of log-probabilities": lambda student, teacher, alpha: divergence_of(
+        student.double(), teacher.double(), alpha
+    ),
+    "rest of ids": with_rest,
+    "weighted losses": weighted_losses,
+    "divergence of sampled ids": sampled_divergence,
+    "words of two tokenizers": words_of,
+    "probabilities of words": word_probabilities,
     "images of samples": split,
     "images joined again": dict,
 }

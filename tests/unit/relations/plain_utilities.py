@@ -101,6 +101,12 @@ def shuffle(columns: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def score_of_answers(ids: Tensor, pad: int, context: int) -> Tensor:
+    """Return the sum of each id times its position among those that are no padding."""
+    shown = ids != pad
+    return (ids * shown.cumsum(1) * shown).sum(1).float()
+
+
 def first_true(bools: Tensor) -> Tensor:
     """Return the place of the first True by the counts before it."""
     return (bools.cumsum(-1) == 0).sum(-1)
@@ -338,6 +344,7 @@ PLAIN: Mapping[str, Callable[..., Any]] = {
     "split": split,
     "shuffle": shuffle,
     "first true": first_true,
+    "score of answers": score_of_answers,
     "cut after stop": cut_after_stop,
     "repeated order": repeated_order,
     "repeated stream": repeated_stream,

@@ -1,4 +1,4 @@
-"""R33.compared and R33.adapter_kinds: a plain trainer is one with itself, and each fault breaks its law."""
+"""R33.compared, R33.adapter_kinds, R33.processes: a plain trainer is one with itself; each fault breaks its law."""
 
 import pytest
 from tests.unit.relations.plain_compared import PlainCompared
@@ -8,10 +8,10 @@ from seatrial.relations.law import Relation
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-COMPARED, ADAPTER_KINDS = select(["R33.compared", "R33.adapter_kinds"])
+COMPARED, ADAPTER_KINDS, PROCESSES = select(["R33.compared", "R33.adapter_kinds", "R33.processes"])
 
 
-@pytest.mark.parametrize("relation", [COMPARED, ADAPTER_KINDS], ids=lambda relation: relation.id)
+@pytest.mark.parametrize("relation", [COMPARED, ADAPTER_KINDS, PROCESSES], ids=lambda relation: relation.id)
 def test_a_plain_trainer_passes(relation: Relation) -> None:
     """Every law is exercised and holds."""
     verdict = run_relation(relation, PlainCompared(), seeds=[0], thorough=True)
@@ -46,17 +46,30 @@ OF_ADAPTERS = [
     ("a weight left out", "adapters of every kind are trained"),
     ("micro-batches summed", "adapters of every kind, micro-batches"),
 ]
+OF_PROCESSES = [
+    ("processes are summed", "gradient, equal lengths"),
+    ("tokens of processes", "gradient, unequal lengths"),
+    ("two models", "one model"),
+    ("the first process's loss", "the logged loss"),
+    ("the first process's scalar", "logged scalars, equal lengths"),
+    ("the first process's evaluation", "evaluation, equal lengths"),
+]
 
 
 def test_each_law_has_a_fault() -> None:
     """So that none can hold by itself."""
     assert {law for _, law in FAULTS} == {law.name for law in COMPARED.laws}
     assert {law for _, law in OF_ADAPTERS} == {law.name for law in ADAPTER_KINDS.laws}
+    assert {law for _, law in OF_PROCESSES} == {law.name for law in PROCESSES.laws}
 
 
 @pytest.mark.parametrize(
     ("relation", "fault", "law"),
-    [*((COMPARED, *one) for one in FAULTS), *((ADAPTER_KINDS, *one) for one in OF_ADAPTERS)],
+    [
+        *((COMPARED, *one) for one in FAULTS),
+        *((ADAPTER_KINDS, *one) for one in OF_ADAPTERS),
+        *((PROCESSES, *one) for one in OF_PROCESSES),
+    ],
     ids=lambda one: one.id if isinstance(one, Relation) else one,
 )
 def test_a_fault_breaks_its_law(relation: Relation, fault: str, law: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from tests.unit.relations.plain_templates import MADE, OWN, TRAINING, Made, said, trained_spans, written
 
 from seatrial.relations.engine import run_relation
@@ -81,6 +82,38 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
         "R31.templates",
         "read answer",
         lambda t, prompt, answer, tools: MADE["read answer"](t, prompt, answer.replace("7", '"7"'), tools),
+    ),
+    "divergence of log-probabilities": (
+        "R31.tiled",
+        "divergence of log-probabilities",
+        lambda student, teacher, alpha: MADE["divergence of log-probabilities"](student, teacher, 1 - alpha),
+    ),
+    "the rest of all ids": (
+        "R31.tiled",
+        "rest of ids",
+        lambda logprobs: MADE["rest of ids"](logprobs.log_softmax(-1) - 0.1),
+    ),
+    "losses times ratios": (
+        "R31.tiled",
+        "weighted losses",
+        lambda losses, now, before, most: MADE["weighted losses"](losses, before, now, most),
+    ),
+    "divergence of sampled ids": (
+        "R31.tiled",
+        "divergence of sampled ids",
+        lambda student, teacher, ids: {
+            "gradient": -MADE["divergence of sampled ids"](student, teacher, ids)["gradient"]
+        },
+    ),
+    "words of two tokenizers": (
+        "R31.tiled",
+        "words of two tokenizers",
+        lambda one, other: tuple(groups[:-1] or groups for groups in MADE["words of two tokenizers"](one, other)),
+    ),
+    "probabilities of words of several tokens": (
+        "R31.tiled",
+        "probabilities of words",
+        lambda probs, words, ids, merge: torch.stack([probs[word].mean(0) for word in words]),
     ),
     "texts": ("R31.collated", "batch of rows", changed("texts", "labels", lambda x: [row[::-1] for row in x])),
     "texts that are flattened": (

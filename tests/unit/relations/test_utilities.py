@@ -113,6 +113,11 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "flush right": ("R31.rows", "flush right", PLAIN["flush left"]),
     "split": ("R31.rows", "split", lambda c, n: PLAIN["split"](c, n)[:-1] or PLAIN["split"](c, n)),
     "shuffle": ("R31.rows", "shuffle", lambda c: {**PLAIN["shuffle"](c), "texts": c["texts"]}),
+    "score at the last token": (
+        "R31.rows",
+        "score of answers",
+        lambda ids, pad, context: (ids * torch.arange(1, 11) * (ids != pad)).sum(1).float(),
+    ),
     "first True": ("R31.rows", "first true", lambda x: x.int().argmax(-1)),
     "cut after a stop": ("R31.rows", "cut after stop", before_the_stop),
     "cut after one of several stops": ("R31.rows", "cut after stop", cut_at_the_first),

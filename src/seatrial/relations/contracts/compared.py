@@ -21,7 +21,9 @@ class ComparedPlan(Case):
 
     num_steps: int = 1
     num_micro_batches: int = 1
-    """That the rows of an optimizer step are divided into: a divisor of four."""
+    """That the rows of an optimizer step are divided into in each process: a divisor of four."""
+    num_ranks: int = 1
+    """Processes that the rows of an optimizer step, and of an evaluation, are divided between: 1 or 2."""
     lengths: Literal["unequal", "equal"] = "unequal"
     """Of prompts, and of answers: with equal ones every mean over tokens is one number."""
     seed: int = 0
@@ -84,6 +86,8 @@ class ComparedRun:
     """Optimizer steps that the trainer counts."""
     evaluated: tuple[Mapping[str, float], ...] = ()
     """What each evaluation logged, without the prefix `eval_`, times and rates left out."""
+    others: tuple[ComparedRun, ...] = ()
+    """What the other processes have; this run is the first one's."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,6 +100,8 @@ UTILITIES: Mapping[str, str] = {
     "flush right": "(mask, tensor) -> both with each row's block of ones last, cut to the longest",
     "split": "(columns by name, n) -> n dictionaries of equally many rows; None stays None",
     "shuffle": "(columns by name) -> the same rows in another order; None stays None",
+    "score of answers": "(ids [B, S], pad id, length of prompts) -> scores [B] of a model that sums each id times its "
+    "position, from 1, up to a token",
     "first true": "(bools [..., S]) -> place of the first True, S where there is none",
     "cut after stop": "(ids [B, S], stop ids, pad id) -> ids padded after the first stop, mask up to and with it",
     "repeated order": "(rows, copies, batch, repeats, shuffles, seed, epochs) -> places, one list an epoch",
@@ -225,6 +227,13 @@ UTILITIES: Mapping[str, str] = {
     "divergence in tiles": "(hidden and weight of student, of teacher, beta, temperature, options) -> the same",
     "divergence of the largest": "(logits of student, of teacher, number, whether with the rest, alpha) -> divergences",
     "divergence of logits": "(logits of student, of teacher, alpha) -> divergences",
+    "divergence of log-probabilities": "(of student, of teacher, alpha) -> divergences",
+    "rest of ids": "(log-probabilities of some ids) -> the same, with that of all others behind them",
+    "weighted losses": "(losses, log-probabilities, old ones, largest ratio) -> losses, gradients of losses and of "
+    "probabilities",
+    "divergence of sampled ids": "(logits of student, of teacher, ids) -> the gradient of the student's logits",
+    "words of two tokenizers": "(start and end of each token of one, of the other) -> tokens of each word, for both",
+    "probabilities of words": "(probabilities, tokens of each word, ids, which token varies) -> probabilities",
     "images of samples": "(columns of a batch) -> columns with the images in a list by sample",
     "images joined again": "(columns of a batch) -> its images by sample, joined again",
     "templates": "() -> list of `Template`",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from inspect import getsource
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from seatrial.relations.laws.utilities.tiled import weights_of
@@ -74,6 +76,40 @@ def _whole(compute: Any) -> Callable[..., Any]:
     return lambda student, teacher, alpha: compute(student, teacher, distillation_alpha=alpha)
 
 
+def _clipped(apply: Any) -> Callable[..., Any]:
+    def weighted(losses: Tensor, now: Tensor, before: Tensor, most: float) -> dict[str, Any]:
+        given = losses.clone().requires_grad_(), now.clone().requires_grad_()
+        found = apply(*given, before, most)
+        of_losses, of_now = torch.autograd.grad(found.sum(), given, materialize_grads=True)
+        return {"losses": found.detach(), "of losses": of_losses, "of probabilities": of_now}
+
+    return weighted
+
+
+def _sampled(compute: Any) -> Callable[..., Any]:
+    def gradient(student: Tensor, teacher: Tensor, ids: Tensor) -> dict[str, Any]:
+        logits = student.clone().requires_grad_()
+        loss = compute(logits, teacher, ids, distillation_alpha=1.0)
+        return {"gradient": torch.autograd.grad(loss.sum(), logits)[0]}
+
+    return gradient
+
+
+def _plain(compute: Any) -> Callable[..., Any]:
+    return lambda *arguments: compute(*arguments)
+
+
+def _words(merge: Any) -> Callable[..., Any]:
+    has_ways = "token_merge_strategy" in getsource(merge)
+
+    def merged(probs: Tensor, words: Sequence[Sequence[int]], ids: Tensor, how: str) -> Any:
+        if how != "observed" and not has_ways:
+            raise NotServed(f"ULDLoss of trl {release('trl')} has one way to merge")
+        return merge(SimpleNamespace(token_merge_strategy=how), probs, words, ids)
+
+    return merged
+
+
 def _both(*places: str, name: str, adapt: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any] | None:
     """Return a function that two trainers have each a copy of, and that gives the copies' results if they are one."""
     found = []
@@ -87,9 +123,15 @@ def _both(*places: str, name: str, adapt: Callable[[Any], Callable[..., Any]]) -
 
     def called(*arguments: Any) -> Any:
         results = [one(*arguments) for one in found]
-        return next((one for one in results[1:] if not bool((one == results[0]).all())), results[0])
+        return next((one for one in results[1:] if not _equal(one, results[0])), results[0])
 
     return called
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return all(_equal(value, other[name]) for name, value in one.items())
+    return torch.equal(one, other)
 
 
 def _layout(function: Any) -> Callable[..., Any]:
@@ -122,9 +164,20 @@ def functions() -> dict[str, Callable[..., Any]]:
     for name, own, adapt in (
         ("divergence of the largest", "compute_topk_self_distillation_loss", _largest),
         ("divergence of logits", "compute_full_logit_self_distillation_loss", _whole),
+        ("divergence of log-probabilities", "compute_divergence", _plain),
+        ("rest of ids", "add_tail_bucket", _plain),
+        ("weighted losses", "apply_importance_sampling_clipping", _clipped),
+        ("divergence of sampled ids", "compute_sampled_token_self_distillation_loss", _sampled),
     ):
         if (both := _both(*losses, name=own, adapt=adapt)) is not None:
             found[name] = both
+    try:
+        words = find_name("trl", ["trl.experimental.gold.gold_trainer:ULDLoss"])
+        align, merge = words._align_by_byte_offsets, words._merge_probabilities_with_alignment_groups
+        found["words of two tokenizers"] = lambda *offsets: tuple(map(list, align(*offsets)))
+        found["probabilities of words"] = _words(merge)
+    except (Gone, AttributeError):  # earlier releases align texts, and have one way to merge
+        pass
     try:
         split = find_name("trl", ["trl.trainer.utils:split_pixel_values_by_grid"])
         join = find_name("trl", ["trl.trainer.utils:unsplit_pixel_values_by_grid"])

@@ -205,6 +205,19 @@ def _repetition(make: Any) -> Callable[..., Any]:
     return lambda rows, n, largest: make(n, largest)(completion_ids=rows)
 
 
+def _score(get_reward: Any) -> Callable[..., Any]:
+    """Return the scores that it gives with a model that sums ids by position."""
+
+    def backbone(*, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, **_: Any) -> Any:
+        summed = (input_ids * (position_ids + 1) * attention_mask).cumsum(1)
+        return SimpleNamespace(
+            last_hidden_state=summed[..., None].float(), hidden_states=[summed[..., None].float()]
+        )
+
+    model = SimpleNamespace(base_model_prefix="model", model=backbone, score=lambda hidden: hidden)
+    return lambda ids, pad, context: get_reward(model, ids, pad, context)[1]
+
+
 def _odds_loss(trainer_class: Any) -> Callable[..., Any]:
     """Return the loss of `ORPOTrainer.odds_ratio_loss`, whose first result is beta log sigmoid."""
 
@@ -237,6 +250,7 @@ ADAPTED: Mapping[str, tuple[str, Sequence[str], Callable[[Any], Callable[..., An
     "extract prompt": ("extract_prompt", UTILS, _extract_prompt),
     "cut records": ("truncate_dataset", UTILS, _cut_records),
     "messages with images": ("prepare_multimodal_messages", UTILS, _messages_with_images),
+    "score of answers": ("get_reward", UTILS, _score),
     "think format": ("think_format_reward", ("trl.rewards",), _think_format),
     "overlong": ("get_soft_overlong_punishment", ("trl.rewards",), _overlong),
     "repetition": ("get_repetition_penalty_reward", ("trl.rewards",), _repetition),

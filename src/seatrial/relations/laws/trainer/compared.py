@@ -39,7 +39,7 @@ COMPARED = Relation(
 )
 
 
-def _first(stack: Any, case: ComparedPlan) -> ComparedStep:
+def first_step(stack: Any, case: ComparedPlan) -> ComparedStep:
     run = compared_run(stack, case)
     if not run.steps:
         raise RuntimeError("the trainer took no optimizer step")
@@ -49,13 +49,13 @@ def _first(stack: Any, case: ComparedPlan) -> ComparedStep:
 def _served(stack: Any, case: ComparedPlan) -> ComparedStep | None:
     """Return the first step; None where the stack does not serve the plan."""
     try:
-        return _first(stack, case)
+        return first_step(stack, case)
     except NotServed:
         return None
 
 
-def _same_gradient(stack: Any, case: ComparedPlan, *others: ComparedPlan) -> Measure:
-    base = _first(stack, case).gradients
+def same_gradient(stack: Any, case: ComparedPlan, *others: ComparedPlan) -> Measure:
+    base = first_step(stack, case).gradients
     found = [
         (*difference(base, step.gradients), other)
         for other in others
@@ -80,7 +80,7 @@ def _divided(case: ComparedPlan) -> tuple[ComparedPlan, ComparedPlan]:
 )
 def micro_batches_of_equal_rows(stack: Any, case: ComparedPlan) -> Measure:
     """Compare the gradient of one batch with that of two and four micro-batches."""
-    return _same_gradient(stack, case, *_divided(case))
+    return same_gradient(stack, case, *_divided(case))
 
 
 @COMPARED.law(
@@ -92,7 +92,7 @@ def micro_batches_of_equal_rows(stack: Any, case: ComparedPlan) -> Measure:
 )
 def micro_batches(stack: Any, case: ComparedPlan) -> Measure:
     """Compare the gradient of one batch, where shorter rows have padding, with that of micro-batches."""
-    return _same_gradient(stack, case, *_divided(case))
+    return same_gradient(stack, case, *_divided(case))
 
 
 @COMPARED.law("neutral variations", "an option or a form of an argument that changes what it should not")
@@ -103,7 +103,7 @@ def neutral_variations(stack: Any, case: ComparedPlan) -> Measure:
         if (step := _served(stack, replace(case, variation=name))) is None:
             continue
         found += 1
-        base = _first(stack, replace(case, variation=other))
+        base = first_step(stack, replace(case, variation=other))
         error, place = difference(base.gradients, step.gradients)
         if not error <= RELATIVE:
             wrong.append(f"{name}: {error:.2g} at {place}")
@@ -175,7 +175,7 @@ def other_models_stay(stack: Any, case: ComparedPlan) -> Measure | None:
 )
 def logged_loss(stack: Any, case: ComparedPlan) -> Measure | None:
     """Compare the logged loss with the sum of what was backpropagated in the step."""
-    step = _first(stack, case)
+    step = first_step(stack, case)
     if "loss" not in step.logged:
         return None
     return Measure(
@@ -203,7 +203,7 @@ def logged_loss_of_two_steps(stack: Any, case: ComparedPlan) -> Measure | None:
     )
 
 
-def _unequal(stack: Any, one: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
+def unequal(stack: Any, one: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
     """Return the scalars that are means of rows and differ."""
     mixed = re.compile(stack.compare_spec.mixed_scalars or "^$")
     return [
@@ -220,10 +220,10 @@ def _unequal(stack: Any, one: Mapping[str, float], other: Mapping[str, float]) -
 )
 def logged_scalars(stack: Any, case: ComparedPlan) -> Measure:
     """Compare what a step logs as one batch and as two micro-batches."""
-    one, other = (_first(stack, replace(case, num_micro_batches=parts)).logged for parts in (1, 2))
+    one, other = (first_step(stack, replace(case, num_micro_batches=parts)).logged for parts in (1, 2))
     if not one:
         raise NotServed("nothing is logged under the step's number")
-    return Measure.count(_unequal(stack, one, other), "scalars that micro-batches change")
+    return Measure.count(unequal(stack, one, other), "scalars that micro-batches change")
 
 
 @COMPARED.law(
@@ -233,8 +233,8 @@ def logged_scalars(stack: Any, case: ComparedPlan) -> Measure:
 )
 def batches_of_an_evaluation(stack: Any, case: ComparedPlan) -> Measure:
     """Compare what an evaluation logs for one batch and for two."""
-    one, other = (_evaluations(stack, replace(case, num_evaluation_parts=parts))[-1] for parts in (1, 2))
-    return Measure.count(_unequal(stack, one, other), "metrics that smaller batches change")
+    one, other = (evaluations(stack, replace(case, num_evaluation_parts=parts))[-1] for parts in (1, 2))
+    return Measure.count(unequal(stack, one, other), "metrics that smaller batches change")
 
 
 @COMPARED.law(
@@ -246,8 +246,8 @@ def evaluation_of_trained_rows(stack: Any, case: ComparedPlan) -> Measure | None
     """Compare the loss of an evaluation before the first step with that of the first step, on the same rows."""
     if not stack.compare_spec.evaluates_loss:
         raise NotServed("compare_spec.evaluates_loss=False")
-    evaluated = _evaluations(stack, case)[0]
-    step = _first(stack, case)
+    evaluated = evaluations(stack, case)[0]
+    step = first_step(stack, case)
     if "loss" not in evaluated:
         return None
     return Measure(
@@ -257,7 +257,7 @@ def evaluation_of_trained_rows(stack: Any, case: ComparedPlan) -> Measure | None
     )
 
 
-def _evaluations(stack: Any, case: ComparedPlan) -> Sequence[Mapping[str, float]]:
+def evaluations(stack: Any, case: ComparedPlan) -> Sequence[Mapping[str, float]]:
     if not stack.compare_spec.evaluates:
         raise NotServed("compare_spec.evaluates=False")
     found = compared_run(stack, case).evaluated
@@ -297,7 +297,7 @@ def adapters_in_micro_batches(stack: Any, case: ComparedPlan) -> Measure:
     """Compare the gradient of adapters of one batch with that of two micro-batches."""
     if not stack.compare_spec.adapts or stack.compare_spec.means == "batch":
         raise NotServed("compare_spec.adapts=False, or rows of a micro-batch are compared with one another")
-    return _same_gradient(stack, case, replace(case, num_micro_batches=2))
+    return same_gradient(stack, case, replace(case, num_micro_batches=2))
 
 
 def _same_run(one: ComparedRun, other: ComparedRun, *, logged: bool) -> Measure:

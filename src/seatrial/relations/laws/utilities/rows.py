@@ -186,6 +186,33 @@ def first_true_is_first(stack: Any, case: Numbers) -> Measure:
 
 
 @ROWS.law(
+    "score at the last token",
+    "the score of padding, positions that count padding, the end of another row",
+    excluded=without("score of answers"),
+)
+def score_is_of_the_last_token(stack: Any, case: Numbers) -> Measure:
+    """Compare scores of answers, whose model sums ids by position, with a loop: an empty answer, a full one."""
+    pad, context = 9, 4
+    stream = case.generator()
+    ids = torch.randint(1, 9, (7, 10), generator=stream)
+    left = torch.randint(0, context, (7,), generator=stream).tolist()
+    right = [0, 6, *torch.randint(0, 6, (5,), generator=stream).tolist()]
+    for row, before, behind in zip(ids, left, right, strict=True):
+        row[:before], row[len(row) - behind :] = pad, pad
+    due = [
+        float(sum(place * token for place, token in enumerate(filter(lambda one: one != pad, row), start=1)))
+        for row in ids.tolist()
+    ]
+    given = stack.utilities["score of answers"](ids, pad, context).tolist()
+    wrong = [
+        f"{one}: {score}, {own} is due"
+        for one, score, own in zip(ids.tolist(), given, due, strict=True)
+        if score != own
+    ]
+    return Measure.count(wrong, "answers with another score")
+
+
+@ROWS.law(
     "cut after a stop",
     "the stop itself padded, a row without one",
     stops=(3,),

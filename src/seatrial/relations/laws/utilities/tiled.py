@@ -160,7 +160,147 @@ def _whole_divergence(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
     return divergence_of(student.double().log_softmax(-1), teacher.double().log_softmax(-1), alpha)
 
 
+def _log_pairs(case: Numbers) -> Iterable[Arguments]:
+    return ((one.log_softmax(-1), other.log_softmax(-1), alpha) for one, other, alpha in _whole(case))
+
+
+def _parts(case: Numbers) -> Iterable[Arguments]:
+    whole = (3 * torch.randn(3, 4, 9, generator=case.generator())).log_softmax(-1)
+    return ((whole[..., :number],) for number in (1, 4, 8))
+
+
+def with_rest(logprobs: Tensor) -> Tensor:
+    """Return log-probabilities with that of all other ids behind them."""
+    rest = 1 - logprobs.double().exp().sum(-1, keepdim=True)
+    return torch.cat([logprobs.double(), rest.log()], -1)
+
+
+def _weighted(case: Numbers) -> Iterable[Arguments]:
+    stream = case.generator()
+    for most in (0.5, 1.0, 2.0, 1e12):
+        losses, now, before = (3 * torch.randn(3, 5, generator=stream) for _ in range(3))
+        now[0, 0], before[0, 0] = 30.0, -30.0
+        yield losses, now, before, most
+
+
+def weighted_losses(losses: Tensor, now: Tensor, before: Tensor, most: float) -> dict[str, Tensor]:
+    """Return losses times the ratio of probabilities, which is at most `most` and exp(20), with gradients of both."""
+    ratio = (now.double() - before.double()).clamp(-20, 20).exp().clamp(max=most)
+    return {"losses": losses * ratio, "of losses": ratio, "of probabilities": torch.zeros_like(ratio)}
+
+
+def _sampled(case: Numbers) -> Iterable[Arguments]:
+    stream = case.generator()
+    student, teacher = (2 * torch.randn(3, 4, 9, generator=stream) for _ in range(2))
+    yield student, teacher, torch.randint(9, (3, 4), generator=stream)
+
+
+def sampled_divergence(student: Tensor, teacher: Tensor, ids: Tensor) -> dict[str, Tensor]:
+    """Return the gradient of the reverse divergence, as sampled ids [B, T] estimate it, by the student's logits."""
+    logits = student.double().requires_grad_()
+    own, other = (
+        values.log_softmax(-1).gather(-1, ids[..., None])[..., 0] for values in (logits, teacher.double())
+    )
+    (gradient,) = torch.autograd.grad(((own - other).detach() * own).sum(), logits)
+    return {"gradient": gradient}
+
+
+Offsets = Sequence[tuple[int, int]]
+
+
+def _cuts(case: Numbers) -> Iterable[Arguments]:
+    """Yield the tokens of one text by two tokenizers, of which one may stop before its end."""
+    stream = case.generator()
+    for size in (1, 8, 20, 20, 20):
+        both = []
+        for _ in range(2):
+            inner = (torch.rand(size - 1, generator=stream) < 0.5).nonzero()[:, 0] + 1
+            ends = [*inner.tolist(), size]
+            both.append(list(zip([0, *ends], ends, strict=False)))
+        yield both[0], both[1]
+        yield both[0], both[1][: len(both[1]) // 2]
+
+
+def words_of(one: Offsets, other: Offsets) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the tokens between boundaries that both have, and in the end those behind the last of them."""
+    ends = sorted({end for _, end in one} & {end for _, end in other})
+    found = []
+    for offsets in (one, other):
+        places = [0, *(next(at for at, span in enumerate(offsets) if span[1] == end) + 1 for end in ends)]
+        found.append([list(range(*pair)) for pair in zip(places, [*places[1:], len(offsets)], strict=True)])
+    if not found[0][-1] and not found[1][-1]:
+        found = [groups[:-1] for groups in found]
+    return found[0], found[1]
+
+
+def _words(case: Numbers) -> Iterable[Arguments]:
+    stream = case.generator()
+    for merge in ("observed", "bayesian"):
+        probs = torch.randn(7, 9, generator=stream).softmax(-1)
+        yield probs, [[0], [1, 2], [3, 4, 5], [6]], torch.randint(9, (7,), generator=stream), merge
+
+
+def word_probabilities(probs: Tensor, words: Sequence[Sequence[int]], ids: Tensor, merge: str) -> Tensor:
+    """Return the probabilities of words [W, V] of several tokens, by the chain rule.
+
+    Of ids at a word's first token, with those that follow it there ("observed"), or at its last one ("bayesian").
+    """
+    found = []
+    for word in words:
+        varied = word[0] if merge == "observed" else word[-1]
+        others = [probs.double()[place, ids[place]] for place in word if place != varied]
+        found.append(probs.double()[varied] * torch.stack([*others, torch.tensor(1.0)]).prod())
+    return torch.stack(found)
+
+
 FUNCTIONS_OF_TILES: Sequence[Plain] = (
+    Plain(
+        name="words of two tokenizers",
+        law="words of two tokenizers",
+        suspects="a boundary of one alone, a last word that is lost",
+        cases=_cuts,
+        right=words_of,
+    ),
+    Plain(
+        name="probabilities of words",
+        law="probabilities of words of several tokens",
+        suspects="a mean or a sum in place of the product, the ids of other places",
+        cases=_words,
+        right=word_probabilities,
+        bound=BOUND,
+    ),
+    Plain(
+        name="divergence of log-probabilities",
+        law="divergence of log-probabilities",
+        suspects="the other direction, weights of a mixture that change places",
+        cases=_log_pairs,
+        right=lambda student, teacher, alpha: divergence_of(student.double(), teacher.double(), alpha),
+        bound=BOUND,
+    ),
+    Plain(
+        name="rest of ids",
+        law="the rest of all ids",
+        suspects="a rest of logits, a sum of log-probabilities",
+        cases=_parts,
+        right=with_rest,
+        bound=BOUND,
+    ),
+    Plain(
+        name="weighted losses",
+        law="losses times ratios",
+        suspects="a ratio upside down, one that has a gradient, a limit on the wrong side",
+        cases=_weighted,
+        right=weighted_losses,
+        bound=BOUND,
+    ),
+    Plain(
+        name="divergence of sampled ids",
+        law="divergence of sampled ids",
+        suspects="a gradient through the difference, the teacher's sign",
+        cases=_sampled,
+        right=sampled_divergence,
+        bound=BOUND,
+    ),
     Plain(
         name="head in tiles",
         law="head in tiles",

@@ -12,6 +12,7 @@ from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any, Literal
 
+import torch
 from packaging.version import Version
 
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, CompareSpec
@@ -19,15 +20,17 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.made_generation import ROLE, made_generation
+from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.trl.compared.rows import NUM_ROWS, as_texts, made_rows, rewards_of, with_turns
-from seatrial.targets.trl.compared.running import Run
+from seatrial.targets.trl.compared.running import Run, run_of
 from seatrial.targets.trl.compared.table import KINDS, NEUTRAL, Kind, Options
 from seatrial.targets.trl.fitting import admits
 from seatrial.targets.trl.named import averages_tokens, code_has
 from seatrial.targets.trl.preferences import find_trainer
+from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 
 FORMS = (
     "the model as a folder",
@@ -80,6 +83,7 @@ def adapter_configuration(kind: str, task: str) -> Any:
 class Compared(KnowsFailures, TinyCausalModel):
     """A trainer of the table."""
 
+    name: str
     kind: Kind
     thorough: bool
 
@@ -164,8 +168,15 @@ class Compared(KnowsFailures, TinyCausalModel):
 
     def compared_run(self, plan: ComparedPlan) -> ComparedRun:
         freeze_imports()
-        if plan.num_micro_batches > self.kind.most_parts:
-            raise NotServed(f"micro-batches of {NUM_ROWS // plan.num_micro_batches} rows")
+        if plan.num_ranks > self.kind.most_ranks:
+            raise NotServed("rows of a process are compared with one another")
+        parts = plan.num_ranks * plan.num_micro_batches
+        if parts > self.kind.most_parts:
+            raise NotServed(f"micro-batches of {NUM_ROWS // parts} rows")
+        if plan.num_ranks > 1 and not is_one_of_several():
+            payload = {"name": self.name, "plan": dataclasses.asdict(plan)}
+            first, *others = map(run_of, call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
+            return dataclasses.replace(first, others=tuple(others))
         run = Run(self, plan)
         with made_generation(self.ordinary_ids, self.eos_id, self.pad_id, equal=plan.lengths == "equal"):
             try:
@@ -182,8 +193,8 @@ class Compared(KnowsFailures, TinyCausalModel):
         rows = NUM_ROWS * self.kind.copies
         wanted = {
             **CPU_OPTIONS,
-            "per_device_train_batch_size": rows // plan.num_micro_batches,
-            "per_device_eval_batch_size": rows // plan.num_evaluation_parts,
+            "per_device_train_batch_size": rows // (plan.num_ranks * plan.num_micro_batches),
+            "per_device_eval_batch_size": rows // (plan.num_ranks * plan.num_evaluation_parts),
             "gradient_accumulation_steps": plan.num_micro_batches,
             "max_steps": plan.num_steps,
             "total_episodes": rows * plan.num_steps,
@@ -195,6 +206,8 @@ class Compared(KnowsFailures, TinyCausalModel):
             **({"eval_strategy": "steps", "eval_steps": 1} if plan.evaluates != "never" else {}),
             **({"eval_on_start": True} if plan.evaluates == "trained" else {}),
             **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
+            # Transformers before 5 leaves each process its own mean over tokens unless this is on.
+            **({"average_tokens_across_devices": True} if plan.num_ranks > 1 else {}),
             **self.kind.options,
             **self._variations.get(plan.variation, {}),
             **({"logging_steps": 2} if plan.variation == "logging_steps=2" else {}),
@@ -202,12 +215,10 @@ class Compared(KnowsFailures, TinyCausalModel):
         if plan.variation == REWARDS[1]:
             wanted["reward_weights"] = [0.5, 0.5]
         given = {name: value for name, value in wanted.items() if name in self._known}
-        return self.config_class(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **given)
+        return self.config_class(output_dir=shared_folder(), **given)
 
     def datasets(self, plan: ComparedPlan) -> tuple[Any, Any]:
         """Return the data set of training and the held-out one."""
-        from datasets import Dataset
-
         equal = plan.lengths == "equal"
         made = [
             made_rows(self._rows, equal=equal, held_out=held_out, tokenizer=self.tokenizer)
@@ -220,7 +231,7 @@ class Compared(KnowsFailures, TinyCausalModel):
         changes = {"turns": with_turns, "turns as texts": as_texts}
         if change := changes.get(plan.variation):
             made = [[change(row) for row in rows] for rows in made]
-        train, held_out = (Dataset.from_list(rows) for rows in made)
+        train, held_out = map(made_dataset, made)
         if plan.variation == "a stream":
             train = train.to_iterable_dataset()
         return train, (train if plan.evaluates == "trained" else held_out)
@@ -299,9 +310,13 @@ def _parameters(trainer_class: type) -> Mapping[str, Parameter]:
 @lru_cache(maxsize=2)
 def _folder(scores: bool) -> str:
     """Return the folder of the first model with its tokenizer."""
-    folder, tokenizer = tempfile.mkdtemp(dir=temporary_folder()), tiny_tokenizer()
-    (tiny_scorer(0) if scores else tiny_model(tokenizer, 0)).save_pretrained(folder)
+    folder, tokenizer = shared_folder(), tiny_tokenizer()
+    (tiny_scorer(0) if scores else tiny_model(tokenizer, 0)).save_pretrained(
+        folder
+    )  # the first process alone writes
     tokenizer.save_pretrained(folder)
+    if is_one_of_several():
+        torch.distributed.barrier()
     return folder
 
 
@@ -316,6 +331,7 @@ def _tokenizer_folder() -> str:
 def _adapter(name: str, kind: Kind) -> type[Compared]:
     members = {
         "__doc__": f"`{kind.trainer}Trainer`, run against run.",
+        "name": f"compared-{name}",
         "kind": kind,
         "thorough": kind.thorough,
         "known_failures": kind.known_failures,
@@ -324,3 +340,9 @@ def _adapter(name: str, kind: Kind) -> type[Compared]:
 
 
 ADAPTERS: dict[str, type[Any]] = {f"compared-{name}": _adapter(name, kind) for name, kind in KINDS.items()}
+
+
+def run_of_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a plan as one of several processes, within `torch.distributed`."""
+    found = ADAPTERS[payload["name"]]().compared_run(ComparedPlan(**payload["plan"]))
+    return dataclasses.asdict(found)

@@ -17,6 +17,9 @@ from seatrial.targets.common.trainers import resuming, temporary_folder
 
 UNTIMED = re.compile(r"time|per_second|runtime|epoch|learning_rate|flos|eps$|profiling|^step$")
 
+IN_PROCESSES = "module."
+"""Of names of a model that averages gradients over processes, which PPO keeps in its place."""
+
 
 class MakesTrainers(Protocol):
     """An adapter as a run needs it; see `adapter.Compared`."""
@@ -65,7 +68,7 @@ class Run:
         else:
             self._train(trainer)
         after, fixed_after = _tensors(trainer)
-        saved, kept = _saved(trainer)
+        saved, kept = _saved(trainer) if plan.num_ranks == 1 else (None, {})
         return ComparedRun(
             steps=tuple(ComparedStep(**one) for one in self.steps),
             before=before,
@@ -101,7 +104,9 @@ class Run:
         """Observe what is backpropagated, and the gradients of each step of an optimizer of the trainer's tensors."""
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        names = {id(value): name for name, value in trainer.model.named_parameters()}
+        names = {
+            id(value): name.removeprefix(IN_PROCESSES) for name, value in trainer.model.named_parameters()
+        }
         backward = trainer.accelerator.backward
 
         def watched(loss: Tensor, **given: Any) -> None:
@@ -124,6 +129,11 @@ class Run:
             yield
         finally:
             handle.remove()
+
+
+def run_of(fields: Mapping[str, Any]) -> ComparedRun:
+    """Return the run of what `dataclasses.asdict` makes of it."""
+    return ComparedRun(**{**fields, "steps": tuple(ComparedStep(**one) for one in fields["steps"])})
 
 
 def _logged(trainer: Any, number: int) -> dict[str, float]:
@@ -151,7 +161,7 @@ def _scalars(entry: Mapping[str, Any]) -> dict[str, float]:
 
 def _tensors(trainer: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return copies of the trainable tensors, and of those that the trainer holds and should not train."""
-    own = dict(trainer.model.named_parameters())
+    own = {name.removeprefix(IN_PROCESSES): value for name, value in trainer.model.named_parameters()}
     trainable = {name: value for name, value in own.items() if value.requires_grad}
     fixed = {name: value for name, value in own.items() if not value.requires_grad}
     places = {id(value) for value in trainable.values()}

@@ -26,6 +26,31 @@ REPEATED = KnownFailure(
     "each micro-batch counts the tokens of the whole step, so that the loss is divided by their number twice",
     finding="TRL: micro-batches of GOLD and IW-OPD",
 ).of(*DIVIDED)
+DIVIDED_PROCESSES = (
+    "R33.processes/gradient, equal lengths",
+    "R33.processes/gradient, unequal lengths",
+    "R33.processes/logged scalars, equal lengths",
+)
+ACROSS = KnownFailure(
+    "the tokens of all processes divide a loss whose gradients are averaged over processes",
+    finding="TRL: GKD in several processes",
+).of(*DIVIDED_PROCESSES)
+ACROSS_EVALUATED = ACROSS.of(*DIVIDED_PROCESSES, "R33.processes/evaluation, equal lengths")
+OF_THE_FIRST = KnownFailure(
+    "metrics are those of the first process's rows", finding="TRL: metrics of the first process"
+).of("R33.processes/logged scalars, equal lengths", "R33.processes/evaluation, equal lengths")
+EVALUATED = KnownFailure(
+    "the evaluation loss is that of the first process: copies of prompts are cut as if they filled up the last batch",
+    finding="TRL: the evaluation loss of copies in several processes",
+).of("R33.processes/evaluation, equal lengths")
+PADDING = KnownFailure(
+    "padding of completions counts in the advantages and the divergence of MiniLLM",
+    finding="TRL: padding and micro-batches of MiniLLM",
+).of("R33.compared/neutral variations")
+DIVERGENCE = KnownFailure(
+    "the divergence of MiniLLM is summed over micro-batches",
+    finding="TRL: padding and micro-batches of MiniLLM",
+).of(*DIVIDED)
 REPEATED_OF_ANY = REPEATED.of(*DIVIDED, "R33.adapter_kinds/adapters of every kind, micro-batches")
 SUMMED = KnownFailure(
     "gradients of micro-batches are summed, and the mean of their losses is logged",
@@ -36,7 +61,7 @@ UNREAD = KnownFailure("`beta` of SDPO is not read", finding="TRL: beta of SDPO")
 )
 TOKENS = KnownFailure(
     "dapo of SDPO is the mean of micro-batches' means over tokens", finding="TRL: dapo of SDPO"
-).of("R33.compared/micro-batches, unequal lengths")
+).of("R33.compared/micro-batches, unequal lengths", "R33.processes/gradient, unequal lengths")
 RIGHT = KnownFailure(
     "prompts are padded on the side of the given tokenizer, and completions follow the padding",
     finding="TRL: A2PO and padding on the right",
@@ -44,7 +69,7 @@ RIGHT = KnownFailure(
 LIKELIHOOD = KnownFailure(
     "the negative log-likelihood is a mean over the tokens of each micro-batch",
     finding="TRL: the likelihood term of TPO",
-).of("R33.compared/micro-batches, unequal lengths")
+).of("R33.compared/micro-batches, unequal lengths", "R33.processes/gradient, unequal lengths")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +115,8 @@ class Kind:
     """Modules that the trainer needs in addition to TRL's."""
     most_parts: int = 4
     """Micro-batches that four rows can be divided into."""
+    most_ranks: int = 2
+    """Processes that a step's rows can be divided between."""
     thorough: bool = True
     known_failures: Sequence[KnownFailure] = ()
 
@@ -139,7 +166,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "iwopd": Kind(
         trainer="IWOPD",
-        known_failures=(REPEATED_OF_ANY,),
+        known_failures=(REPEATED_OF_ANY, ACROSS_EVALUATED),
         rows="messages",
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
@@ -147,13 +174,13 @@ KINDS: Mapping[str, Kind] = {
     ),
     "iwopd-given": Kind(
         trainer="IWOPD",
-        known_failures=(REPEATED_OF_ANY,),
+        known_failures=(REPEATED_OF_ANY, ACROSS_EVALUATED),
         rows="messages",
         options={**SHORT, "lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5},
     ),
     "gold": Kind(
         trainer="GOLD",
-        known_failures=(REPEATED, ENDS),
+        known_failures=(REPEATED, ENDS, ACROSS),
         rows="messages",
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
@@ -161,14 +188,14 @@ KINDS: Mapping[str, Kind] = {
     ),
     "gold-given": Kind(
         trainer="GOLD",
-        known_failures=(REPEATED,),
+        known_failures=(REPEATED, ACROSS),
         rows="messages",
         options={**SHORT, "lmbda": 0.0},
         effective=({"beta": 0.0}, {"beta": 1.0}),
     ),
     "gkd": Kind(
         trainer="GKD",
-        known_failures=(ENDS, SUMS),
+        known_failures=(ENDS, SUMS, ACROSS),
         rows="messages",
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
@@ -176,12 +203,25 @@ KINDS: Mapping[str, Kind] = {
     ),
     "gkd-given": Kind(
         trainer="GKD",
-        known_failures=(SUMS,),
+        known_failures=(SUMS, ACROSS),
         rows="messages",
         options={**SHORT, "lmbda": 0.0},
         effective=({"beta": 0.0},),
     ),
-    "minillm": Kind(trainer="MiniLLM", rows="prompts", options=GROUPS, copies=2, means="batch"),
+    "minillm": Kind(
+        trainer="MiniLLM",
+        known_failures=(PADDING, DIVERGENCE, EVALUATED),
+        rows="prompts",
+        options=GROUPS,
+        copies=2,
+        means="tokens",
+        effective=(
+            {"kd_temperature": 0.5},
+            {"gamma": 0.5},
+            {"rkl_advantage": False},
+            {"single_step_decomposition": False},
+        ),
+    ),
     "onlinedpo": Kind(
         trainer="OnlineDPO",
         known_failures=(SUMMED,),
@@ -213,6 +253,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "sdft": Kind(
         trainer="SDFT",
+        known_failures=(EVALUATED,),
         rows="privileged",
         options=GROUPS,
         copies=2,
@@ -227,7 +268,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "sdpo": Kind(
         trainer="SDPO",
-        known_failures=(UNREAD,),
+        known_failures=(UNREAD, EVALUATED),
         rows="prompts",
         options={
             **GROUPS,
@@ -263,7 +304,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "a2po": Kind(
         trainer="A2PO",
-        known_failures=(RIGHT,),
+        known_failures=(RIGHT, OF_THE_FIRST),
         rows="prompts",
         options={**SHORT, "num_value_samples": 3, "filter_all_incorrect": False},
         effective=({"beta1": 0.1}, {"beta2": 0.1}, {"num_value_samples": 2}),
@@ -303,6 +344,7 @@ KINDS: Mapping[str, Kind] = {
             "whiten_rewards": False,
         },
         logs_means=False,  # its own loop logs the step that is due
+        most_ranks=1,  # each process whitens its own advantages
         resumes=False,
         evaluates=False,
         adapts=False,

@@ -65,7 +65,8 @@ TEMPLATES_AND_TILES = (
     "get_training_chat_template", "add_response_schema", "parse_response", "supports_tool_calling",
     "ChunkedLogProbFunction", "ChunkedDivergenceFunction", "compute_topk_self_distillation_loss",
     "compute_full_logit_self_distillation_loss", "split_pixel_values_by_grid", "unsplit_pixel_values_by_grid",
-    "DataCollatorForChatML",
+    "DataCollatorForChatML", "compute_divergence", "add_tail_bucket", "apply_importance_sampling_clipping",
+    "compute_sampled_token_self_distillation_loss", "ULDLoss",
 )  # fmt: skip
 """Names that `templates`, `tiles` and `texts` look up."""
 
