@@ -24,6 +24,7 @@ from refrl.data_plane import KVBatchMeta
 from refrl.data_plane.control import ControlState
 from refrl.data_plane.observability import ObservedClient
 from refrl.distributed import World
+from refrl.generation.broadcast_link import BroadcastLink
 from refrl.generation.lean_decoder import KVCache
 from refrl.generation.pooled import PooledSampler
 from refrl.generation.process import ProcessGenerator
@@ -164,6 +165,7 @@ def law(subject: str) -> Any:
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
+    "broadcasts": (BroadcastLink, "_earlier", lambda self: None),
     "building": (asynchronous, "log_parts", lambda session, config, replicas: None),
     "calls": (Receiver, "check_whole", lambda self: None),
     "changes": (RunFacts, "data", "the same"),

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 SUBJECTS: Mapping[str, str] = {
     "asynchronous": "rollouts that are sampled during training: ages, drops, a resume",
     "batches": "rows padded, cut, chosen, split and packed",
+    "broadcasts": "bytes and errors between two processes",
     "building": "buffers, replicas and collectors that are built of options",
     "calls": "single functions: what they take by default, their edges and their words",
     "changes": "inputs of a resumed run, files in the way, sizes in bytes, caches after syncs, ranks that drift",

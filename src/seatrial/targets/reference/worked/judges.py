@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from unittest.mock import patch
 from refrl.rewards import math as math_rewards
 from refrl.rewards import math_worker, sandbox, sandbox_child
 from refrl.rewards.sandbox import SandboxLimits
+from refrl.rewards.sandbox_kinds import KINDS, Kind
 from refrl.rewards.verifiers import VerifierError, judge
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, refused
@@ -28,6 +30,7 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_verifiers()
     yield from _of_mounts()
+    yield from _of_locks()
     said = "seatrial.targets.reference.worked.judges:_raises raised ValueError: two lines"
     yield example("words of a verifier's error", said, _words)
 
@@ -133,6 +136,105 @@ def _worker(hard: int) -> Any:
     ):
         math_worker.main()
     return [json.loads(line) for line in printed.getvalue().splitlines()], limits
+
+
+def _of_locks() -> Iterator[WorkedExample]:
+    for kind in KINDS:
+        for network, files, calls in ((0, 0, 0), (-1, 0, -1), (0, -1, 0)):
+            what = f"the locks of {kind} where the kernel answers {network}, {files}, {calls}"
+            if kind == "landlock" and files:
+                yield refused("the kernel has no Landlock", what, _locked, kind, network, files, calls)
+            else:
+                yield example(what, _locks(kind, network, files, calls), _locked, kind, network, files, calls)
+    for failing in range(4):
+        yield example(f"rules on paths of which call {failing} fails", -1, _ruled, failing)
+    yield example("rules on paths", 0, _ruled, None)
+
+
+def _locks(kind: Kind, network: int, files: int, calls: int) -> list[Any]:
+    """Return the due calls of the kernel, the report and the program, in this order."""
+    own_root = [("root", "/root", "/program", ["/read", "/null"], 4096)]
+    unshared = [("unshare", 0x10000000 + 0x40000000)]  # CLONE_NEWUSER + CLONE_NEWNET
+    first = {"namespaces": own_root, "bubblewrap": []}.get(kind, unshared)
+    is_ruled = kind != "audit hook" and files == 0
+    report = {
+        "network_namespace": kind in ("namespaces", "bubblewrap") or network == 0,
+        "files": is_ruled or kind in ("namespaces", "bubblewrap"),
+        "processes": calls == 0,
+    }
+    hook = ["audit.py", [str(Path.cwd()), "/read", "/null"]] if kind == "audit hook" else []
+    return [
+        *first,
+        ("prctl", 38, 1),  # PR_SET_NO_NEW_PRIVS
+        *([] if kind == "audit hook" else [("files", str(Path.cwd()), ["/read"], ["/null"])]),
+        ("limit", resource.RLIMIT_CPU, (7, 7)),
+        ("limit", resource.RLIMIT_CORE, (0, 0)),
+        "calls",
+        report,
+        ("program", "/python", ["/python", "-I", "-S", "-B", "-X", "utf8", *hook, "program.py"]),
+    ]
+
+
+def _locked(kind: Kind, network: int, files: int, calls: int) -> list[Any]:
+    """Return what a child does before it becomes the program, where the kernel answers so."""
+    noted: list[Any] = []
+
+    def asked(answer: int, *words: Any) -> int:
+        noted.append(words if len(words) > 1 else words[0])
+        return answer
+
+    def become(path: str, words: Sequence[str]) -> None:
+        read = [json.loads(word) if word.startswith("[") else word for word in words]
+        noted.append(("program", path, read))
+
+    order = {
+        "kind": kind,
+        "readable": ["/read"],
+        "devices": ["/null"],
+        "root": "/root",
+        "program": "/program",
+        "scratch_bytes": 4096,
+        "limits": {"RLIMIT_CPU": 7, "RLIMIT_CORE": 0},
+        "executable": "/python",
+        "audit": "audit.py",
+    }
+    library = SimpleNamespace(
+        unshare=lambda number: asked(network, "unshare", number),
+        prctl=lambda of, value, *zeros: asked(0, "prctl", of, value),
+    )
+    with tempfile.TemporaryFile("w+") as report, ExitStack() as stack:
+        kept = os.dup(report.fileno())
+        for owner, name, fake in (
+            (sandbox_child, "_libc", library),
+            (sandbox_child, "_private_root", lambda *words: asked(0, "root", *words)),
+            (sandbox_child, "_allow_files", lambda *words: asked(files, "files", *words)),
+            (sandbox_child, "_filter_system_calls", lambda: asked(calls, "calls")),
+            (resource, "setrlimit", lambda of, pair: asked(0, "limit", of, pair)),
+            (os, "execv", become),
+        ):
+            stack.enter_context(patch.object(owner, name, fake))
+        try:
+            sandbox_child.main(order, kept)
+        except OSError:
+            os.close(kept)
+            raise
+        report.seek(0)
+        noted.insert(-1, json.load(report))
+    return noted
+
+
+def _ruled(failing: int | None) -> int:
+    """Return the answer to rules on one folder, of which a call fails; none is an error without Landlock."""
+    calls = iter(range(9))
+    library = SimpleNamespace(
+        syscall=lambda *words: -1 if (at := next(calls)) == failing else (3, 7, 0, 0)[at]
+    )
+    with (
+        patch.object(sandbox_child, "_libc", library),
+        patch.object(os, "open", lambda path, flags: 9),
+        patch.object(os, "close", lambda number: None),
+    ):
+        return sandbox_child._allow_files("/", [], [])
 
 
 def _of_mounts() -> Iterator[WorkedExample]:

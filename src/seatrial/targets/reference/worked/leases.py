@@ -79,7 +79,7 @@ class _Lists:
         return self.waste(before)
 
     def waste(self, before: Mapping[tuple[str, str], tuple[str, int]]) -> tuple[set[str], list[Any]]:
-        """Return the blocks that nothing lies in any more, and those that lost values and are less than half full."""
+        """Return the blocks that hold nothing any more, and those that lost values and are less than half full."""
         touched = {place[0] for key, place in before.items() if self.places.get(key) != place}
         dropped = {block for block in touched if not self.rows(block)}
         for block in dropped:

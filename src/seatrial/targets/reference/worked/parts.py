@@ -19,22 +19,23 @@ from transformers import LlamaConfig
 from refrl.algorithms.batching import make_batch
 from refrl.checkpointing.attempts import Attempt
 from refrl.distributed import World
-from refrl.generation import broadcast_link
+from refrl.generation import torch_engine
 from refrl.generation.base import Completion, SamplingParams
-from refrl.generation.broadcast_link import BroadcastLink
 from refrl.generation.decoder import pad_prompts
 from refrl.generation.pool import join
 from refrl.generation.pooled import PooledSampler
 from refrl.generation.torch_engine import CachedDecoder
+from refrl.models.loading import load_model
 from refrl.policy.auxiliary import NONE, Auxiliary, Together
+from refrl.tasks import Example
 from refrl.timing import Timer
 from refrl.training import grpo, opening
 from refrl.training.build_generation import build_generator
-from refrl.weight_sync import broadcast
+from refrl.training.sft import answer_rows
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.configuration import configuration, model_directory
 from seatrial.targets.reference.worked.checkpoints import in_folder
-from seatrial.targets.reference.worked.made import PAD, example, for_all, rows
+from seatrial.targets.reference.worked.made import PAD, example, for_all, rows, sample
 
 
 def examples() -> Iterator[WorkedExample]:
@@ -43,11 +44,19 @@ def examples() -> Iterator[WorkedExample]:
         {
             "completions that are continued": (_joined, 30),
             "rows shared out over the engines that are left": (_shared_out, 20),
+            "rows that fine-tuning logs": (_answer_rows, 10),
             "a cache whose rows are chosen": (_cached, 10),
         }
     )
     yield from _of_steps()
-    yield from _of_broadcasts()
+    yield example("what a forward of an engine writes", [False, False], _written)
+    static = "no static decoding: it does not serve Linear as it is here"
+    for num in (0, 1, 2, 10):
+        layers = f", {num} layers in int8" if num else ""
+        yield example(f"an engine of {num} layers in int8", layers, _engine, num, 0)
+        yield example(
+            f"an engine of {num} layers in int8 and blocks", f"{layers}, {static}", _engine, num, 16
+        )
     yield example("the second process of a run", ([], "", [1]), in_folder(_second_rank))
     yield example("auxiliaries of one kind", ([3.0, 3], {"a": 1.0, "b": 2.0}, ["a", "b"]), _together)
 
@@ -243,71 +252,6 @@ def _step(num_fates: int, num_drawn: int) -> list[Any]:
     return noted
 
 
-def _of_broadcasts() -> Iterator[WorkedExample]:
-    for policy, engine, own, other in (
-        ("cuda:0", "cuda:1", "cuda:0", "cuda:1"),
-        ("cuda:1", "cuda:0", "cuda:1", "cuda:0"),
-        ("cuda:0", "cuda:0", "cpu", "cpu"),
-        ("cpu", "cuda:0", "cpu", "cpu"),
-        ("cuda:0", "cpu", "cpu", "cpu"),
-        ("cpu", "cpu", "cpu", "cpu"),
-    ):
-        told = {"port": 77, "timeout_seconds": 9.0, "device": other}
-        right = [("made", None, 9.0, own), ("told", "join", told), "joined", "answered", "kept"]
-        yield example(f"a broadcast from {policy} to {engine}", right, _pair, policy, engine)
-    for port, made in (
-        (None, ("127.0.0.1", 0, True, False, 4.0, 0)),
-        (7, ("127.0.0.1", 7, False, False, 4.0, 1)),
-    ):
-        yield example(f"the store of a broadcast at {port}", made, _store, port)
-    yield example("bytes of any number", [3, 5, 2, 0, 6], _received)
-
-
-def _pair(policy: str, engine: str) -> list[Any]:
-    noted: list[Any] = []
-
-    def made(*, port: int | None, timeout_seconds: float, device: torch.device) -> Any:
-        noted.append(("made", port, timeout_seconds, str(device)))
-        return SimpleNamespace(port=77, join=lambda: noted.append("joined"))
-
-    link: Any = object.__new__(BroadcastLink)
-    link._engine_device, link.timeout_seconds, link._connection = torch.device(engine), 9.0, None
-    with (
-        patch.object(broadcast_link, "BroadcastPair", made),
-        patch.object(
-            broadcast_link, "send", lambda to, said: noted.append(("told", said.kind, dict(said.fields)))
-        ),
-        patch.object(broadcast_link, "receive", lambda of: noted.append("answered")),
-    ):
-        pair = link._join(torch.device(policy))
-    return [*noted, *["kept"] * (link._pair is pair)]
-
-
-def _store(port: int | None) -> Any:
-    seen: list[Any] = []
-
-    def made(host: str, at: int, *, is_master: bool, wait_for_workers: bool, timeout: Any) -> Any:
-        seen.extend([host, at, is_master, wait_for_workers, timeout.total_seconds()])
-        return SimpleNamespace(port=at or 55)
-
-    with patch.object(broadcast, "_torch", SimpleNamespace(TCPStore=made)):
-        pair = broadcast.BroadcastPair(port=port, timeout_seconds=4.0, device=torch.device("cpu"))
-    assert pair.port == (port or 55)
-    return *seen, pair._rank
-
-
-def _received() -> list[int]:
-    pair: Any = object.__new__(broadcast.BroadcastPair)
-    pair.device, pair._received_N = torch.device("cpu"), torch.empty(0, dtype=torch.uint8)
-    pair._broadcast = lambda bytes_N: bytes_N.fill_(len(bytes_N))
-    found = []
-    for count in (3, 5, 2, 0, 6):
-        got = pair.receive(count)
-        assert got.tolist() == [count] * count
-        found.append(len(got))
-    return found
-
-
 def _second_rank(folder: Path) -> Any:
     """Return the files and lines that the second process of a run leaves, and its engine's number."""
     options = {"logger.log_dir": str(folder / "log"), "checkpointing.checkpoint_dir": str(folder / "kept")}
@@ -330,11 +274,64 @@ def _second_rank(folder: Path) -> Any:
     return [str(path) for path in folder.rglob("*") if path.is_file()], printed.getvalue(), numbers
 
 
+def _answer_rows(stream: random.Random) -> bool:
+    """Return whether a step of fine-tuning logs each answer with its own ids, in the order of the batch."""
+    num = stream.randint(1, 4)
+    side: Any = stream.choice(("right", "left"))
+    made, given = [], []
+    for number in range(num):
+        ids = [[stream.randrange(9) for _ in range(stream.randint(1, 3))] for _ in range(2)]
+        mask = tuple(stream.randint(0, 1) for _ in ids[1])
+        made.append(sample(ids[0], ids[1], completion_mask=mask))
+        given.append(
+            Example(number + 10, f"p{number}", f"a{number}", "made", stream.choice([None, f"s{number}"]))
+        )
+    due = [
+        {
+            "step": 6,
+            "index": number,
+            "prompt_id": one.prompt_id,
+            "prompt": one.prompt,
+            "task": "made",
+            "completion": one.solution or one.answer,
+            "answer": one.answer,
+            "token_ids": [*row.prompt_ids, *row.completion_ids],
+            "prompt_length": len(row.prompt_ids),
+            "loss_mask": [0] * len(row.prompt_ids) + list(row.completion_mask or ()),
+        }
+        for number, (one, row) in enumerate(zip(given, made, strict=True))
+    ]
+    return list(answer_rows(given, make_batch(made, pad_token_id=PAD, padding_side=side), 6)) == due
+
+
+def _engine(num_layers: int, block_tokens: int) -> str:
+    """Return what an engine without a lean decoder says that it is, after the version of torch."""
+    made: Any = object.__new__(torch_engine.TorchGenerator)
+    made._model, made._block_tokens = nn.Linear(1, 1), block_tokens
+    with (
+        patch.object(torch_engine, "num_quantized", lambda model: num_layers),
+        patch.object(torch_engine, "supports_lean", lambda model: False),
+    ):
+        return str(made.engine).removeprefix(f"torch {torch.__version__}")
+
+
+def _written() -> list[bool]:
+    """Return whether what a model's own forward writes may be used in training: tensors of inference mode may not."""
+    model = load_model(model_directory())
+    kept: list[bool] = []
+    model.register_forward_hook(lambda of, given, output: kept.append(output.logits.is_inference()))
+    torch_engine.TorchGenerator(model, PAD, lean=False, block_tokens=0).generate(
+        [[1, 2], [3]], SamplingParams(max_new_tokens=2, stop_token_ids=()), torch.Generator().manual_seed(0)
+    )
+    return kept
+
+
 class _Auxiliary(Auxiliary):
     def __init__(self, name: str, loss: float) -> None:
         self.name, self.loss = name, loss
 
     def share(self, micro: Any, update: Any) -> Any:
+        self.seen = (micro, update)
         return torch.tensor(self.loss), {self.name: self.loss}
 
     def state_tensors(self) -> Mapping[str, Any]:
@@ -346,7 +343,10 @@ class _Auxiliary(Auxiliary):
 
 
 def _together() -> Any:
-    both = Together([_Auxiliary("a", 1.0), NONE, _Auxiliary("b", 2.0)])
+    parts = [_Auxiliary("a", 1.0), _Auxiliary("b", 2.0)]
+    both = Together([parts[0], NONE, parts[1]])
     made = make_batch(rows(), pad_token_id=PAD)
-    total, metrics = both.share(made, made)
+    update = make_batch(rows()[:2], pad_token_id=PAD)
+    total, metrics = both.share(made, update)
+    assert all(one.seen == (made, update) for one in parts)
     return [float(total), len(both.weights)], metrics, [*both.state_tensors()]

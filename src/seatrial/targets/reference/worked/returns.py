@@ -7,15 +7,19 @@ import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import transformers
 
 from refrl.checkpointing.attempts import begin_attempt
 from refrl.checkpointing.layout import whole_checkpoints
 from refrl.config import LoraConfig
 from refrl.data_plane.factory import local_client
 from refrl.distributed import ALONE
+from refrl.models import loading
 from refrl.models.tokenization import decode_completions, encode_answers, encode_prompts, make_byte_tokenizer
 from refrl.policy.adapter_files import CONFIG, read_adapters, save_adapters
 from refrl.policy.lora import merge
@@ -34,6 +38,11 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from for_all({"adapters that are merged": (_merged, 10), "texts as bytes": (_texts, 10)})
     yield from _of_adapters()
+    for kind, name in (("llama", "AutoModelForCausalLM"), ("llava", "AutoModelForMultimodalLM")):
+        for cap, attention in ((None, None), (50.0, "eager")):
+            yield example(
+                f"how a {kind} with the cap {cap} is loaded", (name, attention, True), _loaded, kind, cap
+            )
     yield example("orders that seeds and epochs share", [], _orders)
     for saved, now in ((0, 3), (3, 0), (0, 1), (-1, 0)):
         words = f"was saved with other seed ({saved}, now {now})"
@@ -48,6 +57,41 @@ def examples() -> Iterator[WorkedExample]:
     for num in (1, 2, 3):
         words = f"{2 * num} samples of the data plane were taken and never cleared"
         yield refused(words, f"{num} groups that a step took and did not clear", _unfinished, num)
+
+
+class _SeenError(Exception):
+    """Raised in place of loading a model."""
+
+
+def _loaded(kind: str, cap: float | None) -> Any:
+    """Return the class that loads a model, its attention, and whether it is of float32 and of local files alone."""
+    text = SimpleNamespace(attn_logit_softcapping=cap)
+    config = SimpleNamespace(model_type=kind, get_text_config=lambda: text)
+
+    def load(name: str) -> Any:
+        def call(directory: str, **options: Any) -> None:
+            own = (options.pop("local_files_only"), options.pop("output_loading_info"))
+            found = (
+                options.pop("attn_implementation"),
+                own == (True, True) and options.pop("dtype") == torch.float32,
+            )
+            raise _SeenError(name, *found)
+
+        return SimpleNamespace(from_pretrained=call)
+
+    names = ("AutoModelForCausalLM", "AutoModelForMultimodalLM")
+    with (
+        patch.multiple(loading, check_model_directory=lambda of: None, check_layers=lambda config, of: None),
+        patch.object(
+            transformers, "AutoConfig", SimpleNamespace(from_pretrained=lambda of, **options: config)
+        ),
+        patch.multiple(transformers, **{name: load(name) for name in names}),
+    ):
+        try:
+            loading.load_model(Path())
+        except _SeenError as seen:
+            return seen.args
+    return None
 
 
 def _orders() -> list[Any]:
