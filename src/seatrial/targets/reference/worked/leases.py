@@ -38,6 +38,7 @@ def examples() -> Iterator[WorkedExample]:
             "values that come back": (_come_back, 10),
         }
     )
+    yield example("leases whose end is remembered", [False, True, True], _remembered)
     yield refused("no consumer 'v'; registered: t, u", "another consumer", Partition(SPEC).cursor, "v")
     alone = PartitionSpec(fields=("x",), num_samples=1, consumer_tasks=())
     yield refused(
@@ -47,6 +48,18 @@ def examples() -> Iterator[WorkedExample]:
     yield example(
         "objects of no rows", (0, ()), lambda: (len(decode(encode(empty, "x"))), encode(empty, "x").lengths)
     )
+
+
+def _remembered() -> list[bool]:
+    """Return which of three leases may be acknowledged again where two are remembered."""
+    state = ControlState()
+    state.register("p", SPEC)
+    state.publish("p", ["a", "b", "c"], [NewBlock("x", "x1", "int64", 3 * BYTES)], None)
+    with patch.object(control, "NUM_REMEMBERED", 2):
+        for one in ("a", "b", "c"):
+            state.claim("p", "t", ["x"], f"l{one}", most=1, least=1, seconds=9.0)
+            state.acknowledge(f"l{one}", [one])
+        return [_done(state.acknowledge, f"l{one}", [one]) for one in ("a", "b", "c")]
 
 
 @dataclass
