@@ -18,17 +18,22 @@ from refrl.algorithms.schedule import Schedule
 from refrl.checkpointing import attempts
 from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.config import describe
+from refrl.config.loading import ConfigError
 from refrl.config.registry import Registry
 from refrl.data_plane import KVBatchMeta
+from refrl.data_plane.control import ControlState
 from refrl.data_plane.observability import ObservedClient
 from refrl.distributed import World
+from refrl.generation.broadcast_link import BroadcastLink
 from refrl.generation.lean_decoder import KVCache
+from refrl.generation.pooled import PooledSampler
 from refrl.generation.process import ProcessGenerator
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.logging import RunLogger
 from refrl.models.chat import ChatEncoder
 from refrl.models.tiny import TinyModelSpec
 from refrl.policy.dtensor.scoring import OwnPositions
+from refrl.rewards import sandbox
 from refrl.rewards.sandbox import SandboxLimits
 from refrl.rewards.scoring import Scores
 from refrl.rollout.replay import ReplayBuffer
@@ -46,6 +51,7 @@ from seatrial.relations.engine import first_violation, run_relation
 from seatrial.relations.law import Relation
 from seatrial.relations.laws.functions.worked import agrees, mistake
 from seatrial.relations.registry import select
+from seatrial.targets.reference import configuration
 from seatrial.targets.reference.worked.examples import ReferenceExamples
 from seatrial.verdict import Outcome
 
@@ -159,6 +165,7 @@ def law(subject: str) -> Any:
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
     "batches": (Batch, "completion_starts_B", property(lambda self: self.prompt_lens_B + 1)),
+    "broadcasts": (BroadcastLink, "_earlier", lambda self: None),
     "building": (asynchronous, "log_parts", lambda session, config, replicas: None),
     "calls": (Receiver, "check_whole", lambda self: None),
     "changes": (RunFacts, "data", "the same"),
@@ -171,16 +178,20 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "files": (Columns, "named", lambda self: {}),
     "formulas": (ppo_clip.PPOClip, "surrogate", CISPO.surrogate),
     "inputs": (KeptIds, "trimmed", lambda self, num_tokens: self),
+    "judges": (sandbox, "_LOOKS_PER_SECOND", 0.1),
+    "leases": (ControlState, "expire", lambda self: None),
     "links": (ProcessGenerator, "stop_ids", lambda self: frozenset()),
     "loops": (grpo, "is_validation_step", lambda loop, step: False),
     "metrics": (RunLogger, "value_at", lambda self, tag, step: 0.0),
     "models": (TinyModelSpec, "expert_size", property(lambda self: 3)),
     "offers": (describe, "_default", lambda field: "required"),
+    "parts": (PooledSampler, "_requests", lambda self, prompts, params, seed: []),
     "pools": (CopiedWeights, "sync", lambda self: {}),
     "processes": (Ended, "how", property(lambda self: "ended")),
     "properties": (PromptSource, "load_state_dict", lambda self, state: None),
     "ranks": (World, "sum_rows", lambda self, values: values),
     "rates": (Timer, "take", lambda self: self._seconds),
+    "returns": (ReplayBuffer, "close", lambda self: []),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
     "rollouts": (Scores, "verified", property(lambda self: self.rewards)),
     "samplers": (TorchGenerator, "stop_ids", lambda self: frozenset()),
@@ -207,6 +218,19 @@ def test_a_fault_in_a_subject_is_seen(monkeypatch: pytest.MonkeyPatch, subject: 
     monkeypatch.setattr(owner, name, fault)
     measure = law(subject).measure(ReferenceExamples(), law(subject).make(None, 0, False))
     assert not measure.holds
+
+
+@pytest.mark.parametrize("subject", ["returns", "steps"])
+def test_a_fault_that_refuses_every_configuration_is_seen(
+    monkeypatch: pytest.MonkeyPatch, subject: str
+) -> None:
+    def refuse(schema: Any, tree: Any, *, source: str) -> Any:
+        raise ConfigError("every configuration")
+
+    monkeypatch.setattr(configuration, "validate_config", refuse)
+    measure = law(subject).measure(ReferenceExamples(), law(subject).make(None, 0, False))
+    assert not measure.holds
+    assert "every configuration" in measure.what
 
 
 @pytest.mark.nightly

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
+from typing import Any
 
+from refrl.config.loading import ConfigError
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.relations.not_served import NotServed
 
 
 class ReferenceExamples:
-    """See `seatrial.relations.contracts.worked`."""
+    """See `seatrial.relations.contracts.worked`.
+
+    refrl serves every configuration that the examples are made of: a refusal is a wrong result, not one left out.
+    """
 
     def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
         # Modules of files and processes take time to import, and other relations do without.
-        return tuple(import_module(f"{__package__}.{subject}").examples())
+        module = import_module(f"{__package__}.{subject}")
+        try:
+            made = tuple(module.examples())
+        except NotServed as error:
+            said = f"refused: {error}"
+            return (WorkedExample(name="the options of these examples", call=lambda: said, right="served"),)
+        return tuple(replace(one, call=partial(_result, one.call)) for one in made)
+
+
+def _result(call: Callable[[], Any]) -> Any:
+    """Return what a call returns.
+
+    Raises:
+        ConfigError: a configuration is refused.
+    """
+    try:
+        return call()
+    except NotServed as error:
+        raise ConfigError(str(error)) from error
