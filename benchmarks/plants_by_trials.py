@@ -10,8 +10,8 @@ anything runs:
     options = "own"
 
 `options` are overrides: `own` takes the plant's own, a table names others, and without it the trial runs its recipe as
-it is. A fault is seen where a verdict fails while the sound stack passes the same trial. Where the sound stack does not
-pass with the overrides, both run without them. A plant without a trial is left out, and listed as `none`.
+it is. A fault is seen where a verdict fails that does not fail on the sound stack under the same overrides. Where the
+sound stack refuses the overrides, both run without them. A plant without a trial is left out, and listed as `none`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.evidence.identity.redaction import Redactor
 from seatrial.faults.launch import entry
@@ -54,9 +54,20 @@ def words_of(options: Mapping[str, Any], places: Mapping[str, str]) -> tuple[str
     return tuple(words)
 
 
+class Said(NamedTuple):
+    """What a trial says."""
+
+    outcome: str
+    """`fail`, `pass` or `blocked`."""
+    first: str
+    """The first verdict that is not a pass, with its reason."""
+    failed: tuple[str, ...]
+    """Names of the verdicts that fail."""
+
+
 @cache
-def run(trial: str, overrides: tuple[str, ...], fault_id: str | None) -> tuple[str, str]:
-    """Return (`fail`, the first failed verdict), (`pass`, "") or (`blocked`, why) of a trial."""
+def run(trial: str, overrides: tuple[str, ...], fault_id: str | None) -> Said:
+    """Return what a trial says of the stack with a fault, or without one."""
     request = Request(
         trials=select_trials(None, [trial]),
         words=trial,
@@ -69,30 +80,29 @@ def run(trial: str, overrides: tuple[str, ...], fault_id: str | None) -> tuple[s
         results = new_results(directory, target, request, Redactor())
         run_trials(directory, results, target, request, lambda text: None)
     (result,) = results.requested_trials()
-    for outcome, word in ((Outcome.FAIL, "fail"), (Outcome.BLOCKED, "blocked")):
-        found = [verdict for verdict in result.verdicts if verdict.outcome is outcome]
-        if found:
-            return word, f"{found[0].name}: {found[0].reason}"
-    return "pass", ""
+    failed = [verdict for verdict in result.verdicts if verdict.outcome is Outcome.FAIL]
+    blocked = [verdict for verdict in result.verdicts if verdict.outcome is Outcome.BLOCKED]
+    word = "fail" if failed else "blocked" if blocked else "pass"
+    first = next((f"{verdict.name}: {verdict.reason}" for verdict in failed or blocked), "")
+    return Said(word, first, tuple(verdict.name for verdict in failed))
 
 
 def measure(plant: Plant, choice: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
     """Return what the chosen trial says of a plant, and of the sound stack under the same overrides."""
     trial, options = choice["trial"], choice.get("options", {})
     overrides = words_of(plant.options if options == "own" else options, places)
-    sound = run(trial, overrides, None)
-    refused = ""
-    if sound[0] != "pass" and overrides:
-        refused, overrides = f"{sound[0]}: {sound[1]}", ()
+    sound, refused = run(trial, overrides, None), ""
+    if sound.outcome == "blocked" and overrides:
+        refused, overrides = sound.first, ()
         sound = run(trial, overrides, None)
-    faulty = run(trial, overrides, plant.id) if sound[0] == "pass" else ("not run", "")
+    faulty = Said("not run", "", ()) if sound.outcome == "blocked" else run(trial, overrides, plant.id)
     return {
         "trial": trial,
         "overrides": [word[:200] for word in overrides],
         "refused": refused,
         "sound": sound,
         "faulty": faulty,
-        "seen": sound[0] == "pass" and faulty[0] == "fail",
+        "seen": not {*faulty.failed} <= {*sound.failed},
     }
 
 
@@ -123,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(
                 name,
                 "seen" if found[name]["seen"] else "NOT SEEN",
-                found[name]["faulty"][1][:120],
+                found[name]["faulty"].first[:120],
                 flush=True,
             )
     print(f"{sum(one['seen'] for one in found.values())} of {len(found)} seen by their trial")

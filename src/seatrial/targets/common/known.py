@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from seatrial.targets.common.target import release
 
@@ -22,17 +22,25 @@ def every_release(adapter: Any) -> bool:
 
 def since(package: str, version: str) -> Releases:
     """Return a test for the installed release of a package to be this one or later."""
-    return lambda adapter: Version(release(package)) >= Version(version)
+    return lambda adapter: (found := _version(package)) is not None and found >= Version(version)
 
 
 def before(package: str, version: str) -> Releases:
     """Return a test for the installed release of a package to be earlier than this one."""
-    return lambda adapter: Version(release(package)) < Version(version)
+    return lambda adapter: (found := _version(package)) is not None and found < Version(version)
 
 
 def between(package: str, first: str, end: str) -> Releases:
     """Return a test for the installed release of a package to be the first or later, and earlier than the end."""
-    return lambda adapter: Version(first) <= Version(release(package)) < Version(end)
+    return lambda adapter: (found := _version(package)) is not None and Version(first) <= found < Version(end)
+
+
+def _version(package: str) -> Version | None:
+    """Return the version of a package; None where it has none that can be compared, as in a tree of its source."""
+    try:
+        return Version(release(package))
+    except InvalidVersion:
+        return None
 
 
 @dataclass(frozen=True)

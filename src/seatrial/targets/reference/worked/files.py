@@ -167,7 +167,7 @@ def _of_several_splits(folder: Path) -> Any:
 
 
 def _of_two_names(folder: Path) -> Any:
-    for name in ("train-0.jsonl", "test-0.jsonl"):
+    for name in ("train-0.jsonl", "train-1.jsonl", "test-0.jsonl"):
         _write(folder / name, ROWS)
     return open_rows(folder, COLUMNS, "o")
 

@@ -15,7 +15,7 @@ from refrl.data_plane import KVBatchMeta, LengthFilter, StalenessFilter, WholeGr
 from refrl.data_plane.column_io import kv_first_write, read_columns, shard_meta_for_dp
 from refrl.data_plane.columns import pad
 from refrl.data_plane.factory import local_client
-from refrl.data_plane.flow import apply_filters
+from refrl.data_plane.flow import ConsumePlan, apply_filters, consume
 from refrl.errors import TrainingError
 from refrl.rollout.columns import FIELDS, from_columns, from_plain, to_columns, to_plain, to_tags
 from refrl.rollout.sync import Rollouts, join_rollouts
@@ -89,6 +89,7 @@ def _of_columns() -> Iterator[WorkedExample]:
         _read_back,
     )
     meta = KVBatchMeta(partition_id="p", sample_ids=list("abcdefgh"))
+    yield example("rows of a plan that names what fills them up", [[[1, 2], [3, 7]]], _consumed)
     yield example(
         "shares of two batches", ([list("abef"), list("cdgh")], [0, 1, 4, 5, 2, 3, 6, 7]), _shared, meta, 2, 4
     )
@@ -114,6 +115,27 @@ def _read_back() -> Mapping[str, Any]:
     }
     meta = kv_first_write(made, ["a", "b"], client, "p", extra_info={"global_forward_pad_seqlen": 4})
     return read_columns(client, meta, ["input_ids", "prev_logprobs"], pad_values={"input_ids": 7})
+
+
+def _consumed() -> Any:
+    """Return the tokens that a plan with values for padding trains on."""
+    client = local_client(lease_s=600.0)
+    fields = ["input_ids", "input_lengths"]
+    client.register_partition("p", fields, 2, ["train"])
+    made = {"input_ids": torch.tensor([[1, 2], [3, 99]]), "input_lengths": torch.tensor([2, 1])}
+    tags = [{"weight_version": 0}] * 2
+    kv_first_write(made, ["a", "b"], client, "p", tags=tags, extra_info={"global_forward_pad_seqlen": 4})
+    plan = ConsumePlan(
+        partition_id="p",
+        task_name="train",
+        fields=fields,
+        batch_size=2,
+        min_batch_size=2,
+        pad_values={"input_ids": 7},
+    )
+    trained: list[Any] = []
+    consume(client, plan, trained.extend, current_weight_version=0)
+    return [batch.columns["input_ids"].tolist() for batch in trained]
 
 
 def _shared(meta: KVBatchMeta, ranks: int, size: int | None) -> Any:

@@ -160,6 +160,16 @@ def _of_sequences() -> Iterator[WorkedExample]:
         attended,
     )
 
+    def scaled(group: Group, rank: int) -> Any:
+        module = SimpleNamespace(context_group=group)
+        query, key = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[math.log(3.0) * rank, 0.0]]]])
+        found, _ = context_parallel._attend(
+            module, query, key, torch.ones_like(key) * 4 * rank, None, scaling=1.0
+        )
+        return found[0, 0, 0, 0].item()
+
+    yield example("attention with the model's scale", [3.0, 3.0], by_rank, 2, scaled)
+
     def summed(group: Group, rank: int) -> Any:
         mesh: Any = Mesh(group)
         return backward(
