@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from tests.unit.relations.defined_asynchronous import ASYNCHRONOUS
 from tests.unit.relations.defined_rollouts import ROLLOUTS
 
 from seatrial.relations.contracts.utilities import Batch, Episode
@@ -104,6 +105,8 @@ def read_calls(
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return the text before calls, and the calls, of any format."""
     begin = {"seed": "<seed:tool_call>", "minimax": "<minimax:tool_call>"}.get(form, "<tool_call>")
+    if begin.replace("<", "</") not in text:
+        return text, []
     before, *parts = text.split(begin)
     found = []
     for part in parts:
@@ -185,6 +188,7 @@ FUNCTIONS = (
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},
     **ROLLOUTS,
+    **ASYNCHRONOUS,
     "balanced parts": balanced,
     "greedy parts": greedy,
     "micro-batches by tokens": by_tokens,

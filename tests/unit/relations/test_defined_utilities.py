@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.relations.defined_asynchronous import ASYNCHRONOUS_FAULTS, ASYNCHRONOUS_RELATIONS
 from tests.unit.relations.defined_rollouts import ROLLOUT_FAULTS, ROLLOUT_RELATIONS
 from tests.unit.relations.defined_utilities import DEFINED, Defined, operate, validation
 
@@ -28,6 +29,7 @@ RELATIONS = (
     "R31.turns",
     "R31.repeated",
     *ROLLOUT_RELATIONS,
+    *ASYNCHRONOUS_RELATIONS,
 )
 
 
@@ -172,6 +174,9 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "answer rows",
         lambda v, p, a: [row[-n:] for row, n in zip(v, a, strict=True)],
     ),
+    "columns of rows without padding": wrapped(
+        "flattened columns", lambda found: {**found, "widths": found["widths"][::-1]}
+    ),
     "rows without padding": (
         "flattened",
         lambda ids, mask, n: DEFINED["flattened"](ids, torch.ones_like(mask), n),
@@ -258,6 +263,9 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "several calls": wrapped("tool calls", lambda found: (found[0], found[1][:1])),
     "texts that look like numbers": ("tool calls", without_types),
     "texts that look like numbers, of formats with tags": ("tool calls", without_types),
+    "calls without an end": wrapped(
+        "tool calls", lambda found: (found[0].strip(), [*found[1], ("weather", "{}")])
+    ),
     "text around calls": wrapped("tool calls", lambda found: (found[0][:-1], found[1])),
     "tokens of several turns": wrapped("agent episode", lambda one: one._replace(mask=[1] * len(one.mask))),
     "episodes that are cut": wrapped(
@@ -286,6 +294,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         lambda n, limit: DEFINED["kept checkpoints"](n, limit and limit + 1),
     ),
     **ROLLOUT_FAULTS,
+    **ASYNCHRONOUS_FAULTS,
     "arguments, and a second call": (
         "throughput",
         lambda tokens, *rest: tokens.append(1) or DEFINED["throughput"](tokens, *rest),

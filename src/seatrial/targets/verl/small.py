@@ -222,24 +222,48 @@ def _answer_rows(slice_rows: Any) -> Callable[..., Any]:
 
 
 def _flattened(flatten: Any) -> Callable[..., Any]:
-    def flattened(ids: Tensor, mask: Tensor, num_answer: int) -> tuple[list[Any], list[Any]]:
-        from tensordict import TensorDict
-
-        columns = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "response_mask": mask[:, -num_answer:],
-            "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
-        }
-        try:
-            found = flatten(TensorDict(columns, batch_size=[len(ids)]))
-        except ModuleNotFoundError as missing:
-            if missing.name is None or not missing.name.startswith("flash_attn"):
-                raise
-            raise NotServed(f"verl {release('verl')} flattens rows with flash_attn") from missing
-        return tuple([row.tolist() for row in found[name].unbind()] for name in ("input_ids", "position_ids"))  # type: ignore[return-value]
+    def flattened(ids: Tensor, mask: Tensor, num_answer: int) -> Any:
+        found = _without_padding(flatten, ids, mask, num_answer, {})
+        return tuple([row.tolist() for row in found[name].unbind()] for name in ("input_ids", "position_ids"))
 
     return flattened
+
+
+def _flattened_columns(flatten: Any) -> Callable[..., Any]:
+    if not all(
+        name in inspect.getsource(flatten) for name in ("max_seq_len", "routed_experts", "teacher_ids")
+    ):
+        raise Gone(f"rows of verl {release('verl')} have no such columns")
+
+    def flattened(
+        ids: Tensor, mask: Tensor, num_answer: int, columns: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        found = _without_padding(flatten, ids, mask, num_answer, columns)
+        widths = [int(found[name]) for name in ("max_seq_len", "max_response_len")]
+        rows = {name: [row.tolist() for row in found[name].unbind()] for name in columns}
+        return {"widths": widths, **rows}
+
+    return flattened
+
+
+def _without_padding(
+    flatten: Any, ids: Tensor, mask: Tensor, num_answer: int, more: Mapping[str, Tensor]
+) -> Any:
+    from tensordict import TensorDict
+
+    columns = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "response_mask": mask[:, -num_answer:],
+        "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
+        **more,
+    }
+    try:
+        return flatten(TensorDict(columns, batch_size=[len(ids)]))
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not missing.name.startswith("flash_attn"):
+            raise
+        raise NotServed(f"verl {release('verl')} flattens rows with flash_attn") from missing
 
 
 def _expanded(expand: Any) -> Callable[..., Any]:
@@ -334,6 +358,7 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
     "answer values": ([f"{PADDING}:no_padding_2_padding"], _answer_values),
     "answer rows": ([f"{PADDING}:response_from_nested"], _answer_rows),
     "flattened": ([f"{PADDING}:left_right_2_no_padding"], _flattened),
+    "flattened columns": ([f"{PADDING}:left_right_2_no_padding"], _flattened_columns),
     "expanded": ([f"{FUNCTIONAL}:expand_as_nested"], _expanded),
     "micro-batches by tokens": ([f"{BALANCING}:rearrange_micro_batches"], _micro_batches),
     "imbalance": ([f"{BALANCING}:log_seqlen_unbalance"], _imbalance),

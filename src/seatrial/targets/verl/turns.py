@@ -102,22 +102,22 @@ class VerlTurns(KnowsFailures):
 
         rollout: dict[str, Any] = {name: options.get(name, value) for name, value in ROLLOUT.items()}
         rollout["multi_turn"] = {name: options.get(name, value) for name, value in TURNS.items()}
-        merged = OmegaConf.merge(_own_settings("rollout/rollout.yaml"), rollout)
+        merged = OmegaConf.merge(own_settings("rollout/rollout.yaml"), rollout)
         config = OmegaConf.create({"actor_rollout_ref": {"rollout": merged, "model": {}}, "data": {}})
         given = {
             "trainer_config": SimpleNamespace(config=config),
             "server_manager": server,
             "tokenizer": tokenizer,
             "processor": None,
-            "dataset_cls": _NoImages,
-            "data_config": SimpleNamespace(config=_own_settings("data/legacy_data.yaml")),
+            "dataset_cls": NoImages,
+            "data_config": SimpleNamespace(config=own_settings("data/legacy_data.yaml")),
             "dataset_config": OmegaConf.create({}),
         }
         takes = signature(self.loop.__mro__[1].__init__).parameters
         return self.loop(**{name: value for name, value in given.items() if name in takes})
 
 
-def _own_settings(name: str) -> Any:
+def own_settings(name: str) -> Any:
     """Return the release's own settings, by the name of their file; none if it has no such file."""
     from omegaconf import OmegaConf
 
@@ -184,7 +184,7 @@ class _Tool:
         pass
 
 
-class _NoImages:
+class NoImages:
     """A data set of texts."""
 
     @classmethod

@@ -12,6 +12,7 @@ from seatrial.relations.cases import Rollout, rollout_for, square_rollout
 from seatrial.relations.cases.logits import LogitsCase, make_logits_case
 from seatrial.relations.facts import bound_of, facts_of, needs_masked_rows
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.tensors import gradient_of, inputs_of, largest_difference, loss_oracle
 from seatrial.relations.worst import Worst
 
@@ -149,6 +150,40 @@ def logprobs_equal_oracle(stack: Any, case: LogitsCase) -> Measure:
         error=worst.error,
         bound=LOGPROB_BOUND,
         what=f"log-probability at {worst.place}, relative difference",
+    )
+
+
+@LOGPROBS.law(
+    "gradient of log-probabilities",
+    "a term that is detached, logits that are changed in place before the backward pass, a temperature applied once",
+)
+def gradient_of_logprobs_equals_oracle(stack: Any, case: LogitsCase) -> Measure:
+    """Compare the gradient of a weighted sum with (one-hot - softmax) / temperature at the tokens' logits.
+
+    Raises:
+        NotServed: the stack computes log-probabilities without gradients.
+    """
+    logits_BSV, ids_BT, prompt_lens_B = case.tensors()
+    leaf_BSV = logits_BSV.clone().requires_grad_()
+    # Some stacks divide by the temperature in place, which a leaf does not allow.
+    given_BT = stack.token_logprobs(leaf_BSV * 1, ids_BT, prompt_lens_B, case.temperature)
+    if not given_BT.requires_grad:
+        raise NotServed("it computes log-probabilities without gradients")
+    right_BSV = torch.zeros_like(logits_BSV, dtype=torch.float64)
+    total = given_BT.new_zeros(())
+    for row, (prompt_len, length) in enumerate(zip(case.prompt_lens, case.completion_lens, strict=True)):
+        for token in range(length):
+            weight = 1 + (row + 2 * token) % 5
+            total = total + weight * given_BT[row, token]
+            place = prompt_len + token - 1
+            right_V = -(logits_BSV[row, place].double() / case.temperature).softmax(-1)
+            right_V[ids_BT[row, token]] += 1
+            right_BSV[row, place] += weight * right_V / case.temperature
+    (gradient_BSV,) = torch.autograd.grad(total, leaf_BSV)
+    return Measure(
+        error=largest_difference(gradient_BSV.double(), right_BSV),
+        bound=LOGPROB_BOUND,
+        what="gradient of log-probabilities, relative to its largest value",
     )
 
 

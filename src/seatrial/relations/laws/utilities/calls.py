@@ -159,3 +159,27 @@ def text_around_is_kept(stack: Any, case: Numbers) -> Measure:
             if given != before or len(found) != len(calls):
                 wrong.append(f"{form}: {given!r}, {before!r} is right, {len(found)} calls")
     return Measure.count(wrong, "texts that are kept otherwise")
+
+
+@CALLS.law(
+    "calls without an end",
+    "the begin of a call, cut by the longest answer, run as a whole one; an end without a begin",
+    excluded=without("tool calls"),
+)
+def calls_without_an_end_are_texts(stack: Any, case: Numbers) -> Measure | None:
+    """Check that the end of a call alone is none, and that hermes, whose arguments are JSON, reads no part of one.
+
+    Formats with tags may read the arguments that are complete.
+    """
+    wrong = []
+    served = set(stack.utilities["call formats"]()) & set(WRITTEN)
+    for form in sorted(served):
+        text = WRITTEN[form](NEGATIVE)
+        cuts = {"end": text[-len("</tool_call>") :]}
+        if form == "hermes":
+            cuts["begin"] = text[: len(text) // 2]
+        for what, cut in cuts.items():
+            kept, given = stack.utilities["tool calls"](form, f"Well.\n{cut}", {"weather": TYPES})
+            if given or (form == "hermes" and kept != f"Well.\n{cut}"):
+                wrong.append(f"{form}, {what}: {given}, {kept!r}")
+    return Measure.count(wrong, "texts whose calls are read otherwise") if served else None

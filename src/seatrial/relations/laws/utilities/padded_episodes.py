@@ -56,8 +56,9 @@ def _row(ids: Sequence[Any], width: int, fill: Any, left: bool = False) -> list[
     return [*padding, *ids] if left else [*ids, *padding]
 
 
-def batch_of(rows: Sequence[Rollout], pad_id: int) -> dict[str, Any]:
-    """Return the columns of a batch: prompts are padded on the left to P, answers on the right to T."""
+def batch_of(rows: Sequence[Rollout], pad_id: int, widths: tuple[int, int] = (P, T)) -> dict[str, Any]:
+    """Return the columns of a batch: prompts are padded on the left, answers on the right, each to its width."""
+    P, T = widths
     prompts = [_row(row.prompt_ids, P, pad_id, left=True) for row in rows]
     answers = [_row(row.response_ids, T, pad_id) for row in rows]
     shown = [
@@ -72,7 +73,7 @@ def batch_of(rows: Sequence[Rollout], pad_id: int) -> dict[str, Any]:
         "response_mask": torch.tensor([_row(row.mask, T, 0) for row in rows]),
         "positions of shown": [list(range(len(row.prompt_ids) + len(row.response_ids))) for row in rows],
         "turns": [row.num_turns for row in rows],
-        "source": [row.extras["source"] for row in rows],
+        "source": [row.extras.get("source") for row in rows],
         "only": [row.extras.get("only") for row in rows],
     }
     if rows[0].logprobs is not None:

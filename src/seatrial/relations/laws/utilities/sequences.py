@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -155,6 +155,32 @@ def flattened(ids: Tensor, mask: Tensor, num_answer: int) -> tuple[list[list[int
     return rows, [list(range(len(row))) for row in rows]
 
 
+def _padded_columns(case: Numbers) -> Iterable[Arguments]:
+    """Return the same rows with experts of two layers, and a teacher's two likeliest tokens at each place."""
+    ((ids, mask, size),) = _padded_rows(case)
+    experts = torch.stack([ids + 1, ids + 2, ids + 3, ids + 4], -1).reshape(*ids.shape, 2, 2)
+    teacher = torch.stack([ids + 5, ids + 6], -1)
+    return [
+        (
+            ids,
+            mask,
+            size,
+            {"routed_experts": experts, "teacher_ids": teacher, "teacher_logprobs": -teacher / 8},
+        )
+    ]
+
+
+def flattened_columns(
+    ids: Tensor, mask: Tensor, num_answer: int, columns: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Return the widths of rows and answers, and each row's columns without padding."""
+    rows = {
+        name: [values[shown.bool()].tolist() for values, shown in zip(column, mask, strict=True)]
+        for name, column in columns.items()
+    }
+    return {"widths": [ids.shape[1], num_answer], **rows}
+
+
 def expanded(values: Tensor, lengths: Sequence[int]) -> list[list[float]]:
     """Return a row's value for each of its tokens."""
     return [[float(value)] * length for value, length in zip(values, lengths, strict=True)]
@@ -217,6 +243,13 @@ SEQUENCE_FUNCTIONS = (
         "answer rows", "values of answers, without padding", "no shift by one place", _rows, answer_rows
     ),
     _sequence("flattened", "rows without padding", "rows that lose or keep padding", _padded_rows, flattened),
+    _sequence(
+        "flattened columns",
+        "columns of rows without padding",
+        "experts and teacher's tokens of another place, widths that are exchanged",
+        _padded_columns,
+        flattened_columns,
+    ),
     _sequence(
         "expanded", "a value of each row for its tokens", "a row of another length", _row_values, expanded
     ),

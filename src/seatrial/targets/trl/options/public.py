@@ -7,12 +7,10 @@ adapter's own table names it. All else is uncovered, or out of scope with a reas
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
+from seatrial.targets.common import offered as names
+from seatrial.targets.common.offered import Offered
 from seatrial.targets.common.target import release
 
 OUT_OF_SCOPE: Mapping[str, str] = {
@@ -32,32 +30,10 @@ OUT_OF_SCOPE: Mapping[str, str] = {
 """By module: what a run on a CPU without other services or packages does not have."""
 
 
-class Offered(NamedTuple):
-    """A public name of the release."""
-
-    module: str
-    name: str
-    state: str
-    """Of the adapters that judge it; `uncovered`, or `out of scope: ` with a reason."""
-
-
 def offered() -> Iterator[Offered]:
     """Yield every public class and function of the installed release, module by module."""
-    import trl
-
     judged = _judged()
-    for found in sorted(pkgutil.walk_packages(trl.__path__, prefix="trl."), key=lambda one: one.name):
-        reason = next((why for place, why in OUT_OF_SCOPE.items() if found.name.startswith(place)), None)
-        try:
-            module = importlib.import_module(found.name)
-        except Exception:  # noqa: BLE001  a module of a package that is not installed
-            yield Offered(found.name, "", f"out of scope: {reason or 'it cannot be imported here'}")
-            continue
-        for name, one in vars(module).items():
-            is_own = inspect.isclass(one) or inspect.isfunction(one)
-            if is_own and not name.startswith("_") and one.__module__ == found.name:
-                state = f"out of scope: {reason}" if reason else judged.get(name, "uncovered")
-                yield Offered(found.name, name, state)
+    yield from names.offered("trl", OUT_OF_SCOPE, lambda name, _: judged.get(name, names.UNCOVERED))
 
 
 def _judged() -> dict[str, str]:
@@ -96,12 +72,7 @@ TEMPLATES_AND_TILES = (
 
 def main() -> None:
     """Print the table."""
-    rows = list(offered())
-    judged = [row for row in rows if row.state != "uncovered" and not row.state.startswith("out of scope")]
-    relevant = [row for row in rows if not row.state.startswith("out of scope")]
-    print(f"trl {release('trl')}: {len(judged)} of {len(relevant)} relevant names are judged")
-    for row in rows:
-        print(f"{row.module}.{row.name}\t{row.state}")
+    names.print_rows(f"trl {release('trl')}", list(offered()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+"""Adapters of verl's rollouts, queues, buffers and servers: each law breaks where verl is patched."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.peers.test_verl_rollouts import judged_in
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
+TURNED = """
+from seatrial.targets.verl.rollouts import VerlRollouts
+worker = VerlRollouts().worker
+post = worker._postprocess
+worker._postprocess = lambda self, rows, **options: post(self, rows[::-1], **options)
+"""
+TRAINING_ALONE = """
+from seatrial.targets.verl.rollouts import VerlRollouts
+worker = VerlRollouts().worker
+generate = worker.generate_sequences
+async def without_validation(self, batch):
+    batch.meta_info["validate"] = False
+    return await generate(self, batch)
+worker.generate_sequences = without_validation
+"""
+RESUMED_ALWAYS = """
+from seatrial.targets.verl.rollouts import VerlResumedAnswers
+from verl.workers.rollout.llm_server import LLMServerClient
+generate = LLMServerClient.generate
+async def from_prompt(self, request_id, *, prompt_ids, **options):
+    return await generate(self, request_id, prompt_ids=prompt_ids[:3], **options)
+LLMServerClient.generate = from_prompt
+"""
+NEWEST = """
+from seatrial.targets.verl.asynchronous import VerlAsynchronous
+queue = VerlAsynchronous().queue
+put = queue.put_sample
+async def first(self, sample):
+    found = await put(self, sample)
+    self.queue.rotate(1)
+    return found
+queue.put_sample = first
+"""
+OLD_KEPT = """
+from seatrial.targets.verl.asynchronous import VerlReplayBuffer
+buffers = VerlReplayBuffer()._buffers
+buffers.ReplayBufferAsync._stale_terminal_keys = lambda self, steps, partition: set()
+buffers.ReplayBufferAsync._has_enough_samples = lambda self, steps, partition, size, keys: len(keys) >= size
+"""
+UNSTUCK = """
+from seatrial.targets.verl.rollouter import VerlBalancer
+balancer = VerlBalancer().balancer
+acquire = balancer.acquire_server
+def another(self, request_id):
+    self._request_id_to_server.clear()
+    return acquire(self, request_id)
+balancer.acquire_server = another
+"""
+UNLIMITED = """
+from seatrial.targets.verl.rollouter import VerlRollouter
+rollouter = VerlRollouter().rollouter
+async def never(self):
+    return False
+rollouter._should_pause_generation = never
+"""
+FAULTS = [
+    ("rollouts", "rollouts", "R31.rollouts", TURNED, "rows of a batch"),
+    ("rollouts", "rollouts", "R31.rollouts", TRAINING_ALONE, "options of sampling of a batch"),
+    ("rollouts", "resumed-answers", "R31.rollouts", RESUMED_ALWAYS, "an answer in parts"),
+    ("asynchronous", "asynchronous", "R31.asynchronous", NEWEST, "a queue of rows"),
+    ("asynchronous", "replay-buffer", "R31.asynchronous", OLD_KEPT, "waiting for old rows"),
+    ("rollouter", "balancer", "R31.servers", UNSTUCK, "requests of conversations"),
+    ("rollouter", "rollouter", "R31.servers", UNLIMITED, "limits of a rollouter"),
+]
+
+
+@pytest.mark.parametrize(("module", "adapter", "relation", "fault", "law"), FAULTS)
+def test_a_patched_release_breaks_the_law(
+    peer_python: Callable[[str], Path], module: str, adapter: str, relation: str, fault: str, law: str
+) -> None:
+    """The law about it, whichever others."""
+    outcome, broken = judged_in(peer_python("wild"), module, adapter, relation, fault)
+    assert outcome == "Fail"
+    assert law in broken
+
+
+@pytest.mark.parametrize(
+    ("module", "adapter", "relation"),
+    sorted({(module, adapter, relation) for module, adapter, relation, *_ in FAULTS}),
+)
+def test_the_release_as_it_is_holds(
+    peer_python: Callable[[str], Path], module: str, adapter: str, relation: str
+) -> None:
+    """Nothing is broken but what is declared."""
+    outcome, broken = judged_in(peer_python("wild"), module, adapter, relation)
+    assert outcome in ("Pass", "Skipped")
+    assert not broken
