@@ -31,6 +31,10 @@ BIAS_SUMS = KnownFailure(
     "a combined adapter has none of the biases that lora_bias trained",
     finding="PEFT: weighted combinations and lora_bias",
 ).of(*_SUMS, "R29.histories/combined")
+SUMS_ELSEWHERE = KnownFailure(
+    "exclude_modules and layers_to_transform of the first adapter leave out layers of the others in a weighted sum",
+    finding="PEFT: weighted combinations of adapters on other layers",
+).of("R29.histories/combined")
 OLORA_SQUARE = KnownFailure(
     "OLoRA decomposes the weight of a Conv1D in its transposed layout",
     finding="PEFT: OLoRA of transposed layers",
@@ -356,6 +360,8 @@ def in_histories(options: Mapping[str, Any]) -> list[KnownFailure]:
     found = [SCALED_EMBEDDING] if _embeds(options) else []
     found += [RSLORA_SUMS] if options.get("use_rslora") else []
     found += [BIAS_SUMS] if options.get("lora_bias") else []
+    chosen = options.get("exclude_modules") or options.get("layers_to_transform")
+    found += [SUMS_ELSEWHERE] if chosen else []
     if not options.get("trainable_token_indices"):
         return found
     return [*found, TOKENS_STAY_MERGED] + ([TIED_TOKENS_IN_USE] if options.get("trait") == "tied" else [])
