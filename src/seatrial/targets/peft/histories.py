@@ -148,6 +148,14 @@ class HistoryAdapted(PeftAdapted):
             raise NotServed("prompts are disabled in a block alone")
         (self.model.enable_adapter_layers if on else self.model.disable_adapter_layers)()
 
+    def delete(self, name: str) -> None:
+        try:
+            super().delete(name)
+        except TypeError as error:
+            if not self._config.is_prompt_learning:
+                raise
+            raise NotServed("delete_adapter of this release raises on prompts") from error
+
     def active(self) -> Sequence[str]:
         return list(self.model.active_adapters)
 
