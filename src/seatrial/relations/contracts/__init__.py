@@ -44,6 +44,7 @@ from seatrial.relations.contracts.generation import (
 )
 from seatrial.relations.contracts.left import LeftRuns
 from seatrial.relations.contracts.links import Links
+from seatrial.relations.contracts.loop_histories import LoopHistories
 from seatrial.relations.contracts.loops import AccumulatedTraining, Collectives, MetricGather, RowLoader
 from seatrial.relations.contracts.masking import Masking
 from seatrial.relations.contracts.model_calls import ModelCalls
@@ -373,6 +374,7 @@ COMPONENTS: Mapping[str, type] = {
     "process_splits": ProcessSplits,
     "placed_models": PlacedModels,
     "saved_loops": SavedLoops,
+    "loop_histories": LoopHistories,
     "seeded_draws": SeededDraws,
     "executable_batch_size": ExecutableBatchSize,
     "nested_exchanges": NestedExchanges,

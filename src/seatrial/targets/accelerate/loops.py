@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from seatrial.relations.contracts.loop_histories import LoopHistory, MicroBatch, SeenCall
 from seatrial.relations.contracts.loops import (
     AccumulatedBatch,
     AccumulationPlan,
@@ -20,7 +21,7 @@ from seatrial.relations.contracts.processes import ExchangePlan, SeedPlan, Split
 from seatrial.relations.contracts.saved_loops import SavedLoop, SavedLoopPlan, SavedLoopStep
 from seatrial.targets.accelerate.alone import LoadersAlone
 from seatrial.targets.accelerate.functions import Functions
-from seatrial.targets.accelerate.known import EPOCH_LOST, SEED_LOST, STILL_FILLED
+from seatrial.targets.accelerate.known import EPOCH_LOST, LEFT_WITHIN, SEED_LOST, SKIPPED_EPOCH, STILL_FILLED
 from seatrial.targets.accelerate.models import Models
 from seatrial.targets.accelerate.settings import SettingsOfVariables
 from seatrial.targets.accelerate.trackers import TRACKERS
@@ -30,6 +31,7 @@ from seatrial.targets.common.target import find_name
 
 RANKED = "seatrial.targets.accelerate.ranked"
 SAVED = "seatrial.targets.accelerate.saved"
+HISTORIES = "seatrial.targets.accelerate.histories"
 SHARED = "seatrial.targets.accelerate.shared"
 PRELOAD = ("torch", "accelerate")
 
@@ -220,6 +222,27 @@ class SavedState(_Accelerate):
         ]
 
 
+class Histories(_Accelerate):
+    """Any sequence of calls; see `contracts.loop_histories.LoopHistories`."""
+
+    known_failures = (LEFT_WITHIN, SKIPPED_EPOCH)
+
+    def performed(self, history: LoopHistory) -> Sequence[Sequence[SeenCall]]:
+        found = _on_ranks(f"{HISTORIES}:performed", history, calls=[one._asdict() for one in history.calls])
+        return [
+            [
+                SeenCall(
+                    **{
+                        **one,
+                        "batches": [MicroBatch(tuple(rows), *rest) for rows, *rest in one.get("batches", ())],
+                    }
+                )
+                for one in calls
+            ]
+            for calls in found
+        ]
+
+
 def _on_ranks(function: str, plan: Any, **more: Any) -> Sequence[Any]:
     """Call a function with a plan; more than two processes are forked, which saves their imports."""
     found: Sequence[Any] = call_on_ranks(
@@ -241,6 +264,7 @@ ADAPTERS: dict[str, type[Any]] = {
     "batch-sizes": BatchSizes,
     "saved-state": SavedState,
     "accumulation": Accumulation,
+    "histories": Histories,
     **TRACKERS,
     "functions": Functions,
     "settings": SettingsOfVariables,

@@ -172,7 +172,7 @@ def exchanged(asked: Mapping[str, Any]) -> list[float]:
     return list(found.tolist())
 
 
-class _Linear(torch.nn.Module):
+class Linear(torch.nn.Module):
     """w @ x."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class _Training:
     """What `Accelerator.prepare` returns of a new model, optimizer and schedule."""
 
     def __init__(self, accelerator: Any, plan: Mapping[str, Any]) -> None:
-        model = _Linear()
+        model = Linear()
         optimizer = torch.optim.SGD(model.parameters(), lr=plan["rate"])
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, plan["rate_decay"])
         self.model, self.optimizer, self.schedule = accelerator.prepare(model, optimizer, schedule)
@@ -288,10 +288,11 @@ def _examples(plan: Mapping[str, Any], num_ranks: int) -> DataLoader[Any]:
     if plan["uneven"]:
         num_rows -= plan["batch_size"] * (num_ranks - 1)
     batch_size = plan["batch_size"] * (num_ranks if plan["split"] else 1)
-    return DataLoader(list(range(num_rows)), batch_size=batch_size, collate_fn=_collated)  # type: ignore[arg-type]
+    return DataLoader(list(range(num_rows)), batch_size=batch_size, collate_fn=collated)  # type: ignore[arg-type]
 
 
-def _collated(rows: list[int]) -> dict[str, Tensor]:
+def collated(rows: list[int]) -> dict[str, Tensor]:
+    """Return the batch of these rows."""
     made = [features(row) for row in rows]
     return {
         "row": torch.tensor(rows),

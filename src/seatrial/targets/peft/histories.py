@@ -14,7 +14,7 @@ from seatrial.relations.contracts.adapter_histories import HistoryModel, Options
 from seatrial.relations.contracts.adapters import Combination, WeightUpdate
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.peft.adapted import PeftAdapted, refusing, saved_in
-from seatrial.targets.peft.elsewhere import LEFT_OUT, elsewhere
+from seatrial.targets.peft.elsewhere import LEFT_OUT, ONE_NAME, SHARED, elsewhere
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.updates import has_updates, updates_of
 
@@ -64,6 +64,8 @@ def options_of(kind: Any, which: Options) -> dict[str, Any]:
         raise NotServed("a layer that one of two adapters alone is on raises: docs/evidence/findings.md")
     if which == "elsewhere":
         return dict(elsewhere(kind).options)
+    if kind.config in (*ONE_NAME, *SHARED) and own.get("layers_to_transform"):
+        raise NotServed("a tensor of all layers has the name of the first layer that has it, which changes")
     plain = {name: value for name, value in own.items() if name not in LEFT_OUT or name == "exclude_modules"}
     if which == "scaled" and kind.config in SCALED and "layer_replication" not in own:
         return {**plain, **SCALED[kind.config]}
@@ -145,6 +147,14 @@ class HistoryAdapted(PeftAdapted):
         if self._config.is_prompt_learning:
             raise NotServed("prompts are disabled in a block alone")
         (self.model.enable_adapter_layers if on else self.model.disable_adapter_layers)()
+
+    def delete(self, name: str) -> None:
+        try:
+            super().delete(name)
+        except TypeError as error:
+            if not self._config.is_prompt_learning:
+                raise
+            raise NotServed("delete_adapter of this release raises on prompts") from error
 
     def active(self) -> Sequence[str]:
         return list(self.model.active_adapters)

@@ -256,7 +256,8 @@ def adapter_of(
             "known_failures": (
                 *known,
                 known_failures.ENABLED_TRAINS,
-                known_failures.OLDER_HISTORIES,
+                known_failures.OLDER_FILES,
+                known_failures.OLDER_TRAINS,
                 *moving(options),
             ),
             "__module__": __name__,

@@ -31,6 +31,10 @@ BIAS_SUMS = KnownFailure(
     "a combined adapter has none of the biases that lora_bias trained",
     finding="PEFT: weighted combinations and lora_bias",
 ).of(*_SUMS, "R29.histories/combined")
+SUMS_ELSEWHERE = KnownFailure(
+    "exclude_modules and layers_to_transform of the first adapter leave out layers of the others in a weighted sum",
+    finding="PEFT: weighted combinations of adapters on other layers",
+).of("R29.histories/combined")
 OLORA_SQUARE = KnownFailure(
     "OLoRA decomposes the weight of a Conv1D in its transposed layout",
     finding="PEFT: OLoRA of transposed layers",
@@ -319,12 +323,26 @@ ENABLED_TRAINS = KnownFailure(
 ).of("R29.histories/disabled while for inference")
 
 
-OLDER_HISTORIES = KnownFailure(
-    "files hold adapters whose names contain one another, saved modules freeze where another adapter is added, and "
-    "weighted sums with a negative weight are off",
+OLDER_FILES = KnownFailure(
+    "the file of an adapter has tensors of others whose names contain its name",
+    finding="PEFT: several adapters in older releases",
+    releases=before("peft", "0.20"),
+).of("R29.histories/files")
+OLDER_TRAINS = KnownFailure(
+    "saved modules of the adapter in use are frozen where another adapter is added",
     finding="PEFT: several adapters in older releases",
     releases=before("peft", "0.21"),
-).of("R29.histories/what trains", "R29.histories/gradients", "R29.histories/files", "R29.histories/combined")
+).of("R29.histories/what trains", "R29.histories/gradients")
+SCALED_TWICE = KnownFailure(
+    "weighted sums by singular values multiply each adapter by its scaling twice",
+    finding="PEFT: several adapters in older releases",
+    releases=before("peft", "0.21"),
+).of("R29.histories/combined")
+MAGNITUDE_LEFT = KnownFailure(
+    "the magnitudes of a DoRA adapter of an embedding stay where it is deleted",
+    finding="PEFT: several adapters in older releases",
+    releases=before("peft", "0.21"),
+).of("R29.histories/tensors")
 SCALED_EMBEDDING = KnownFailure(
     "scale_layer and unscale_layer pass over adapters of embeddings",
     finding="PEFT: the scale of an adapter of an embedding",
@@ -354,8 +372,12 @@ def moving(options: Mapping[str, Any]) -> list[KnownFailure]:
 def in_histories(options: Mapping[str, Any]) -> list[KnownFailure]:
     """Return what a history of several adapters of LoRA with these options breaks."""
     found = [SCALED_EMBEDDING] if _embeds(options) else []
+    found += [MAGNITUDE_LEFT] if options.get("use_dora") and _embeds(options) else []
+    found += [SCALED_TWICE]
     found += [RSLORA_SUMS] if options.get("use_rslora") else []
     found += [BIAS_SUMS] if options.get("lora_bias") else []
+    chosen = options.get("exclude_modules") or options.get("layers_to_transform")
+    found += [SUMS_ELSEWHERE] if chosen else []
     if not options.get("trainable_token_indices"):
         return found
     return [*found, TOKENS_STAY_MERGED] + ([TIED_TOKENS_IN_USE] if options.get("trait") == "tied" else [])

@@ -141,7 +141,7 @@ def tensors_are_those_alone(stack: Any, case: AdapterCase) -> Measure:
             wrong += [
                 f"{key} is other than alone"
                 for key in sorted(names & found.keys())
-                if not torch.equal(found[key], right[key])
+                if found[key].is_meta or not torch.equal(found[key], right[key])
             ]
         gone = {key for name in NAMES if name not in record.members for key in record.model.tensors_of(name)}
         wrong += [f"{key} is left" for key in sorted(gone)]
@@ -159,6 +159,9 @@ def gradients_are_those_alone(stack: Any, case: AdapterCase) -> Measure:
         member = record.members[record.used]
         if not record.on or record.merged or not record.trains:
             continue
+        if not record.model.trainable() and member.alone.trainable():
+            found.append((float("inf"), f"nothing that trains after {', '.join(record.done)}"))
+            break
         right, names = member.alone.gradients(record.ids_BS), member.alone.tensors_of(record.used)
         own = record.model.gradients(record.ids_BS)
         due = {key: value for key, value in right.items() if key in names and value.numel()}

@@ -221,7 +221,8 @@ def _switch(record: Record) -> None:
 
 
 def _train(record: Record) -> None:
-    record.model.gradients(record.ids_BS)
+    if record.model.trainable():  # what trains is another law's
+        record.model.gradients(record.ids_BS)
 
 
 def _merge(record: Record) -> None:
