@@ -31,8 +31,9 @@ OPTIONS: Mapping[str, Any] = {
     "num_dense_layers": 1,
     "topk_method": "group_limited_greedy",
     "router_jitter_noise": 0.3,
+    "swiglu_limit": 0.5,
 }
-"""Of a configuration that has an option of the name: groups of which one is chosen, and a scale that shows."""
+"""Of a configuration that has an option of the name: groups of which one is chosen, a scale and a limit that show."""
 BIASES = ("e_score_correction_bias", "expert_bias")
 ROUTER_BIASES = ("gate.bias", "router.bias")
 SHIFT = -1.0

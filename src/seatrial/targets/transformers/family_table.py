@@ -365,16 +365,16 @@ FAMILIES: Mapping[str, Family] = {
         not_served={**DECODER.not_served, "scale of attention": "its queries are scaled before attention"},
     ),
     **{
-        name: Family(has_parts=True)
+        name: Family(has_parts=True, since="5")
         for name in ("emu3", "fuyu", "got_ocr2", "mllama", "moss_transcribe_diarize")
     },
-    "gemma3": Family(has_parts=True, known=(NO_CAP,)),
-    "llama4": Family(has_parts=True, known=(NO_ROUTER_LOSS,)),
-    **{name: replace(LINEAR, has_parts=True) for name in ("qwen3_5", "qwen3_5_moe")},
+    "gemma3": Family(has_parts=True, since="5", known=(NO_CAP,)),
+    "llama4": Family(has_parts=True, since="5", known=(NO_ROUTER_LOSS,)),
+    **{name: replace(LINEAR, has_parts=True, since="5") for name in ("qwen3_5", "qwen3_5_moe")},
     "qwen4_exp": replace(
         INDEXED_LINEAR,
         options={**INDEXED_LINEAR.options, "layer_types": ["linear_attention", "indexed_attention"]},
-        has_parts=True,
+        has_parts=True, since="5",
     ),
     **{
         name: Family()
