@@ -43,7 +43,7 @@ BEYOND_THE_WINDOW = KnownFailure(
     "a query in the cache sees other keys than in the whole row once a row is longer than the window",
     finding="Transformers: the sliding window of PhiMoE",
     releases=before("transformers", "5"),
-).of(*WITH_A_CACHE)
+).of(*WITH_A_CACHE, "R5.cached/beams that end, in a batch", "R5.cached/candidates of the prompt")
 DROPPED_KEYS = KnownFailure(
     "the cache drops keys behind the window, which a query sees without a cache",
     finding="Transformers: the sliding window of Moshi",

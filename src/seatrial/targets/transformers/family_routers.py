@@ -108,7 +108,9 @@ class Block:
         )
         inner_NF = given_ND @ both.T + both_bias
         if routing.has_clamped_pairs:
-            limit, alpha = self.config.swiglu_limit, self.config.swiglu_alpha
+            # Numbers of the model's release, which were no options before Transformers 5.
+            limit = getattr(self.config, "swiglu_limit", 7.0)
+            alpha = getattr(self.config, "swiglu_alpha", 1.702)
             gate, up = inner_NF[:, ::2].clamp(max=limit), inner_NF[:, 1::2].clamp(-limit, limit)
             return (gate * torch.sigmoid(alpha * gate) * (up + 1)) @ down.T + down_bias
         gate, up = inner_NF.chunk(2, -1)

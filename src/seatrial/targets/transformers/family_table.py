@@ -122,7 +122,9 @@ DECODINGS = (
 """Forms of decoding."""
 INDEXED = {"num_key_value_heads": 4, "head_dim": 8, "index_head_dim": 16, "index_n_heads": 2}
 """Latent attention to places that an index chooses, all of them in rows of few ids."""
-DECODER = Family(not_served={"padding on the left": "places are counted with padding"}, labels_in_place=True)
+DECODER = Family(
+    since="5", not_served={"padding on the left": "places are counted with padding"}, labels_in_place=True
+)
 """The decoder of an encoder-decoder, by itself."""
 INDEXED_LINEAR = Family(
     options={
@@ -262,7 +264,7 @@ FAMILIES: Mapping[str, Family] = {
         not_served={"places in a window": "layers are run several times"},
     ),
     "zamba": Family(
-        options={
+        since="4.57", known=(OLD_GOES_ON,), options={
             "layers_block_type": ["mamba", "hybrid", "hybrid"],
             "num_hidden_layers": 3,
             "attention_hidden_size": 64, "attention_head_dim": 16,
@@ -272,7 +274,7 @@ FAMILIES: Mapping[str, Family] = {
         not_served={"scale of attention": "it scales by half of a head's size"},
     ),
     "zamba2": Family(
-        options={
+        since="5", options={
             "layers_block_type": ["mamba", "hybrid", "hybrid"],
             "num_hidden_layers": 3, "use_mamba_kernels": False, "num_key_value_heads": 4,
             "adapter_rank": 8, "chunk_size": 8, "use_mem_rope": True,
@@ -283,16 +285,16 @@ FAMILIES: Mapping[str, Family] = {
     "zaya": Family(
         options={"num_experts_per_tok": 1, "router_hidden_size": 16}, not_served=STATES_ARE_NOT_CHOSEN
     ),
-    "moshi": Family(known=(DROPPED_KEYS,)),
+    "moshi": Family(since="5", known=(DROPPED_KEYS,)),
     "xlm": Family(
-        options={"causal": True},
+        since="5", options={"causal": True},
         not_served={
             "padding on the left": "places are counted with padding",
             **dict.fromkeys(DECODINGS, "it predicts the id of a mask that is put after the row"),
         },
         labels_in_place=True,
     ),
-    "xmod": Family(options={"languages": ["en_XX"], "default_language": "en_XX"}),
+    "xmod": Family(since="4.57", options={"languages": ["en_XX"], "default_language": "en_XX"}),
     "deepseek_v4": Family(
         options={
             "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"],
@@ -336,14 +338,14 @@ FAMILIES: Mapping[str, Family] = {
         known=(STATIC_PLACES,),
     ),
     "dbrx": Family(
-        options={
+        since="4.57", options={
             "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64,
             "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
             "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
         },
     ),
     "gemma3n_text": Family(
-        options={
+        since="5", options={
             "num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention"],
             "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61, "laurel_rank": 8,
             "activation_sparsity_pattern": None,
