@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.contracts.rotary import RotaryPlan
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnowsFailures
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name, release
 
 ORIGINAL = "original_max_position_embeddings"
 
@@ -34,6 +35,8 @@ class RotaryEmbeddings(KnowsFailures):
 
     def __init__(self) -> None:
         """Find the module and the kinds."""
+        if self.family != "llama" and Version(release("transformers")) < Version("5"):
+            raise Gone(f"the adapter of {self.family} fits transformers 5 and later")
         module = f"transformers.models.{self.family}.modeling_{self.family}"
         self._module: Any = find_name("transformers", [f"{module}:{self.prefix}RotaryEmbedding"])
         self._config: Any = find_name("transformers", [f"transformers:{self.prefix}Config"])
