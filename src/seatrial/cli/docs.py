@@ -27,8 +27,10 @@ def pages(docs: Path) -> dict[str, str]:
         docs: folder of the pages; README.md and `tests`, with the corpus of false passes, are next to it.
     """
     from seatrial.targets.reference.manual import configuration_page
+    from seatrial.targets.transformers import architectures
 
     return {
+        "evidence/architectures.md": architectures.page(_GENERATED),
         "evidence/commands.md": commands_page(),
         "evidence/configuration.md": configuration_page(_GENERATED),
         "evidence/vocabulary.md": vocabulary_page(),

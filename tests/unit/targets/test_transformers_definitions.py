@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from seatrial.targets.transformers.architectures import UNSUITED, page
 from seatrial.targets.transformers.family_routers import Block
 from seatrial.targets.transformers.family_scales import seen_places
+from seatrial.targets.transformers.family_table import FAMILIES
 from seatrial.targets.transformers.routing_table import ROUTINGS
 
 
@@ -53,3 +55,38 @@ def test_experts_are_of_the_chosen_group_though_their_scores_are_negative() -> N
 )
 def test_places_that_the_last_one_sees(kinds: list[str], places: list[int]) -> None:
     assert seen_places(kinds, 7, window=3, chunk=4) == places
+
+
+def test_a_sparse_mixer_weighs_each_expert_among_those_near_it() -> None:
+    found = _block([0.0] * 4, router_jitter_noise=0.2).weights(ROUTINGS["phimoe"])[0]
+    # (3 - 2) / 3 is at most 0.4 and (3 - 1) / 3 is not; (2 - 1) / 2 is not.
+    assert found.tolist() == pytest.approx([1 / (1 + math.exp(-1)), 1, 0, 0])
+
+
+def test_experts_of_gpt_oss_clamp_gates_and_values_in_turn() -> None:
+    tensors = {
+        "experts.gate_up_proj": torch.tensor([[[9.0, -9.0], [0.0, 0.0]]]).double(),
+        "experts.gate_up_proj_bias": torch.zeros(1, 2).double(),
+        "experts.down_proj": torch.tensor([[[2.0, 0.0]]]).double(),
+        "experts.down_proj_bias": torch.tensor([[0.5, 0.0]]).double(),
+    }
+    given_ND = torch.tensor([[1.0, 0.0]]).double()
+    block = Block(given_ND, given_ND, tensors, SimpleNamespace(swiglu_limit=7.0, swiglu_alpha=1.0))
+    found = block.expert(0, given_ND, ROUTINGS["gpt_oss"])
+    assert float(found[0, 0]) == pytest.approx(7 / (1 + math.exp(-7)) * (-7 + 1) * 2 + 0.5)
+
+
+def test_experts_without_a_gate_are_two_matrices() -> None:
+    tensors = {
+        "experts.0.up_proj.weight": torch.tensor([[3.0]]).double(),
+        "experts.0.down_proj.weight": torch.tensor([[2.0]]).double(),
+    }
+    given_ND = torch.ones(1, 1).double()
+    block = Block(given_ND, given_ND, tensors, SimpleNamespace(mlp_hidden_act="relu2"))
+    assert float(block.expert(0, given_ND, ROUTINGS["nemotron_h"])) == pytest.approx(18)
+
+
+def test_a_family_is_judged_or_has_a_reason() -> None:
+    assert not {*UNSUITED} & {*FAMILIES}
+    found = page("")
+    assert all(f"| {name} |" in found for name in (*UNSUITED, *FAMILIES))

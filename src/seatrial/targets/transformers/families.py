@@ -26,6 +26,7 @@ from seatrial.targets.transformers.family_caches import CACHES, given_cache
 from seatrial.targets.transformers.family_calls import FamilyCalls
 from seatrial.targets.transformers.family_files import file_errors
 from seatrial.targets.transformers.family_table import FAMILIES, SIZES, Family
+from seatrial.targets.transformers.small_models import has_option, small_config, text_config, with_options
 
 VOCABULARY, PAD, END = 61, 0, 1
 CHUNK = 3
@@ -55,11 +56,13 @@ class CausalFamily(FamilyCalls, KnowsFailures):
 
     def _config(self, **more: Any) -> Any:
         """Return a configuration of few layers without dropout."""
+        if self.row.has_parts:
+            return with_options(small_config(self._config_class), {**self.row.options, **more})
         known = self._config_class()
         given = {
             name: value
             for name, value in SIZES.items()
-            if name not in self.row.without and hasattr(known, name) and not _is_computed(known, name)
+            if name not in self.row.without and has_option(known, name) and not _is_computed(known, name)
         }
         quiet = {
             name: 0.0
@@ -97,8 +100,9 @@ class CausalFamily(FamilyCalls, KnowsFailures):
         return inspect.signature(self.model().forward).parameters
 
     def family_excludes(self, form: ModelForm) -> str | None:
-        if form.together and "padding" in self.row.not_served:
-            return self.row.not_served["padding"]
+        for sides, name in ((("left", "right"), "padding"), (("left",), "padding on the left")):
+            if form.together in sides and name in self.row.not_served:
+                return self.row.not_served[name]
         if form.decoded in self.row.not_served:
             return self.row.not_served[form.decoded]
         if form.attention == "sdpa" and not getattr(self.model(), "_supports_sdpa", False):
@@ -208,7 +212,7 @@ class CausalFamily(FamilyCalls, KnowsFailures):
         before = model(**{name: value[:, :start] for name, value in inputs.items()}, use_cache=True)
         given = given_cache(before)
         # Attention needs the mask of the ids before as well, which a state holds by itself.
-        whole = ("attention_mask",) if hasattr(model.config, "num_attention_heads") else ()
+        whole = ("attention_mask",) if hasattr(text_config(model), "num_attention_heads") else ()
         rest = {name: value if name in whole else value[:, start:] for name, value in inputs.items()}
         yield from model(**rest, **{cache: given}, use_cache=True).logits[:, -T:]
 
@@ -270,7 +274,7 @@ class CausalFamily(FamilyCalls, KnowsFailures):
             options["num_items_in_batch"] = num_items
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            loss = model(**inputs, labels=labels, **options).loss
+            loss = model(**inputs, labels=self._as_taken(labels), **options).loss
         loss.backward()
         gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
         return StepResult(loss=float(loss.detach()), gradients=gradients)
@@ -280,7 +284,11 @@ class CausalFamily(FamilyCalls, KnowsFailures):
         return bool(self.model().supports_gradient_checkpointing)
 
     def family_ties(self, *, reloaded: bool) -> bool:
-        return is_tied(saved_and_loaded(self.tied_model) if reloaded else self.tied_model)
+        try:
+            model = self.tied_model
+        except Exception:  # noqa: BLE001  the configuration refuses a tied head
+            return False
+        return is_tied(saved_and_loaded(model) if reloaded else model)
 
     def file_errors(self, form: FileForm) -> list[str]:
         return file_errors(self, form)

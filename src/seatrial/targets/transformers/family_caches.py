@@ -14,6 +14,7 @@ from seatrial.relations.contracts.families import ModelForm
 from seatrial.relations.contracts.model_calls import CallForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
+from seatrial.targets.transformers.small_models import text_config
 
 Rows = Sequence[Sequence[int]]
 Pairs = list[tuple[Tensor, Tensor]]
@@ -67,7 +68,7 @@ class Reading:
     def read(self, inputs: Mapping[str, Tensor], cache: Any, num: int = NUM_AFTER) -> Tensor:
         """Return [B, num, V] logits of ids that follow the cache."""
         # Attention needs the mask of the ids before as well, which a state holds by itself.
-        whole = ("attention_mask",) if hasattr(self.model.config, "num_attention_heads") else ()
+        whole = ("attention_mask",) if hasattr(text_config(self.model), "num_attention_heads") else ()
         found = []
         for place in range(self.start, self.start + num):
             given = {

@@ -19,6 +19,7 @@ from seatrial.targets.transformers.family_caches import CACHE_FORMS
 from seatrial.targets.transformers.family_parts import PART_FORMS
 from seatrial.targets.transformers.family_routers import ROUTER_FORMS
 from seatrial.targets.transformers.family_scales import SCALE_FORMS
+from seatrial.targets.transformers.small_models import text_config
 
 Rows = Sequence[Sequence[int]]
 Pairs = list[tuple[Tensor, Tensor]]
@@ -86,7 +87,7 @@ def _reversed(family: Any, rows: Rows) -> Pairs:
 
 def _with_rotary(family: Any, options: Mapping[str, Any]) -> Any:
     """Return the model with parameters of its rotary embeddings, of each kind of layer where there are several."""
-    current = getattr(family.model().config, "rope_parameters", None)
+    current = getattr(text_config(family.model()), "rope_parameters", None)
     if not isinstance(current, dict):
         raise NotServed("no rope_parameters")
     if current and all(isinstance(value, dict) for value in current.values()):
@@ -114,7 +115,7 @@ def _by_a_factor(family: Any, rows: Rows) -> Pairs:
 
 
 def _by_larger_queries(family: Any, rows: Rows) -> Pairs:
-    if not hasattr(family.model().config, "kv_lora_rank"):
+    if not hasattr(text_config(family.model()), "kv_lora_rank"):
         raise NotServed("no latent attention")
     scaled = _with_rotary(family, {**YARN, "mscale": SCALE, "mscale_all_dim": SCALE})
     larger = _with_rotary(family, {**YARN, "attention_factor": 1.0})
@@ -149,6 +150,13 @@ class FamilyCalls:
     def _uncached(self) -> dict[str, Any]:
         return {"use_cache": False} if "use_cache" in self._parameters() else {}  # type: ignore[attr-defined]
 
+    def _as_taken(self, labels_BS: Tensor) -> Tensor:
+        """Return labels at the places where the family's loss takes them."""
+        if not self.row.labels_in_place:  # type: ignore[attr-defined]
+            return labels_BS
+        last_B1 = torch.full_like(labels_BS[:, :1], IGNORED)
+        return torch.cat([labels_BS[:, 1:], last_B1], dim=1)
+
     def call_pairs(self, rows: Rows, form: CallForm) -> Pairs:
         if why := self.row.not_served.get(form):  # type: ignore[attr-defined]
             raise NotServed(why)
@@ -162,7 +170,9 @@ class FamilyCalls:
         model = copy.deepcopy(self.model()).train()  # type: ignore[attr-defined]
         batch, _ = self._inputs(rows, "right")  # type: ignore[attr-defined]
         S = batch["input_ids"].shape[1]
-        batch["labels"] = torch.tensor([[*own, *[IGNORED] * (S - len(own))] for own in labels])
+        batch["labels"] = self._as_taken(
+            torch.tensor([[*own, *[IGNORED] * (S - len(own))] for own in labels])
+        )
         before = {name: value.clone() for name, value in batch.items()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

@@ -133,15 +133,17 @@ def _another_tied_name(family: Any) -> list[str]:
 
     if Version(release("transformers")) < Version("5"):
         raise NotServed("tied weights are read by the name that this release writes")
-    model = family.tied_model
     if not family.family_ties(reloaded=False):
         raise NotServed("a head of its own")
+    model = family.tied_model
     weight = model.get_input_embeddings().weight
     names = [name for name, value in model.named_parameters(remove_duplicate=False) if value is weight]
     folder = _written(model)
     (file,) = folder.glob("*.safetensors")
     tensors = load_file(file)
-    (own,) = [name for name in names if name in tensors]
+    own = next((name for name in names if name in tensors), None)
+    if own is None:
+        raise NotServed("files have other names than the model")
     wrong = []
     for name in names:
         save_file(

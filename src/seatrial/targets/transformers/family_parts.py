@@ -14,6 +14,7 @@ from seatrial.relations.contracts.model_calls import IGNORED, CallForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.zoo import balance_loss
+from seatrial.targets.transformers.small_models import text_config
 
 Rows = Sequence[Sequence[int]]
 Pairs = list[tuple[Tensor, Tensor]]
@@ -117,7 +118,7 @@ def _routers(*, configured: bool) -> Callable[[Any, Rows], Pairs]:
     """Return a form of the loss of routers, which a batch is given by its configuration or by the caller."""
 
     def form(family: Any, rows: Rows) -> Pairs:
-        config = family.model().config
+        config = text_config(family.model())
         weight = next((name for name in WEIGHTS if hasattr(config, name)), None)
         chosen = next((size for name in CHOSEN if (size := getattr(config, name, None))), None)
         if weight is None or chosen is None or not hasattr(config, "output_router_logits"):

@@ -91,4 +91,6 @@ def _adapter(family: str) -> type[FamilyRecord]:
     )
 
 
-ADAPTERS: dict[str, type[Any]] = {f"recorded-{family}": _adapter(family) for family in FAMILIES}
+ADAPTERS: dict[str, type[Any]] = {
+    f"recorded-{family}": _adapter(family) for family in record() if family in FAMILIES
+}

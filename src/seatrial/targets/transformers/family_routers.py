@@ -17,6 +17,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.transformers.family_files import written_tensors
 from seatrial.targets.transformers.routing_table import ROUTINGS, Routing
+from seatrial.targets.transformers.small_models import text_config
 
 Rows = Sequence[Sequence[int]]
 Pairs = list[tuple[Tensor, Tensor]]
@@ -29,17 +30,28 @@ OPTIONS: Mapping[str, Any] = {
     "topk_group": 1,
     "num_dense_layers": 1,
     "topk_method": "group_limited_greedy",
+    "router_jitter_noise": 0.3,
+    "swiglu_limit": 0.5,
 }
-"""Of a configuration that has an option of the name: groups of which one is chosen, and a scale that shows."""
+"""Of a configuration that has an option of the name: groups of which one is chosen, a scale and a limit that show."""
 BIASES = ("e_score_correction_bias", "expert_bias")
 ROUTER_BIASES = ("gate.bias", "router.bias")
 SHIFT = -1.0
 """Of biases of experts: most scores are negative with them, so that a masked score of 0 would be chosen."""
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu}
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "relu2": lambda values: F.relu(values).square(),
+}
 GATES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 """Names of the three matrices of an expert in files."""
-FUSED = (("experts.gate_up_proj", "experts.down_proj"), ("input_linear.weight", "output_linear.weight"))
-"""Names of the matrices of all experts, [E, 2F, D] with that of the gate first and [E, D, F]."""
+FUSED = (
+    ("experts.gate_up_proj", "experts.down_proj"),
+    ("experts.fc1.weight", "experts.fc2.weight"),
+    ("input_linear.weight", "output_linear.weight"),
+)
+"""Names of the matrices of all experts, [E, 2F, D] with that of the gate first and [E, D, F], or both transposed."""
 SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 
 
@@ -81,43 +93,61 @@ class Block:
         found = (re.match(r"experts\.(\d+)\.", name) for name in self.tensors)
         return 1 + max(int(one[1]) for one in found if one)
 
-    def expert(self, number: int) -> Tensor:
-        """Return [N, D] outputs of an expert for all tokens."""
+    def expert(self, number: int, given_ND: Tensor, routing: Routing) -> Tensor:
+        """Return [N, D] outputs of an expert for what it is given."""
         names = next((names for names in FUSED if names[0] in self.tensors), None)
         if names is None:
-            return self.feed_forward(f"experts.{number}")
+            return self.feed_forward(f"experts.{number}", given_ND)
         both, down = (self.tensors[name][number] for name in names)
-        if both.shape[1] != self.given_ND.shape[1] or down.shape[0] != both.shape[1]:
+        if down.shape[0] != given_ND.shape[1]:
+            both, down = both.T, down.T
+        if both.shape[1] != given_ND.shape[1] or down.shape[0] != both.shape[1]:
             raise NotServed("matrices of experts of another layout")
-        gate, up = (self.given_ND @ both.T).chunk(2, -1)
-        return (self.act(gate) * up) @ down.T
+        both_bias, down_bias = (
+            self.tensors[f"{name}_bias"][number] if f"{name}_bias" in self.tensors else 0.0 for name in names
+        )
+        inner_NF = given_ND @ both.T + both_bias
+        if routing.has_clamped_pairs:
+            # Numbers of the model's release, which were no options before Transformers 5.
+            limit = getattr(self.config, "swiglu_limit", 7.0)
+            alpha = getattr(self.config, "swiglu_alpha", 1.702)
+            gate, up = inner_NF[:, ::2].clamp(max=limit), inner_NF[:, 1::2].clamp(-limit, limit)
+            return (gate * torch.sigmoid(alpha * gate) * (up + 1)) @ down.T + down_bias
+        gate, up = inner_NF.chunk(2, -1)
+        return (self.act(gate) * up) @ down.T + down_bias
 
     def act(self, values: Tensor) -> Tensor:
         """Return values after the activation of experts."""
-        name = getattr(self.config, "hidden_act", "silu")
+        names = (getattr(self.config, one, None) for one in ("mlp_hidden_act", "hidden_act"))
+        name = next(filter(None, names), "silu")
         if name not in ACTIVATIONS:
             raise NotServed(f"the activation {name}")
         return ACTIVATIONS[name](values)
 
-    def feed_forward(self, prefix: str) -> Tensor:
-        """Return [N, D] outputs of a gated feed-forward network by the beginning of its tensors' names."""
+    def feed_forward(self, prefix: str, given_ND: Tensor) -> Tensor:
+        """Return [N, D] outputs of a feed-forward network, gated or not, by the beginning of its tensors' names."""
+        if f"{prefix}.up_proj.weight" in self.tensors and f"{prefix}.gate_proj.weight" not in self.tensors:
+            up, down = (self.tensors[f"{prefix}.{name}_proj.weight"] for name in ("up", "down"))
+            return self.act(given_ND @ up.T) @ down.T
         names = next((names for names in GATES if f"{prefix}.{names[0]}.weight" in self.tensors), None)
         if names is None:
             raise NotServed("no gated network by known names")
         gate, up, down = (self.tensors[f"{prefix}.{name}.weight"] for name in names)
-        return (self.act(self.given_ND @ gate.T) * (self.given_ND @ up.T)) @ down.T
+        return (self.act(given_ND @ gate.T) * (given_ND @ up.T)) @ down.T
 
     def shared(self) -> Tensor:
         """Return [N, D] outputs of the experts that every token shares, 0 if there are none."""
         for prefix in SHARED:
             if any(name.startswith(f"{prefix}.") for name in self.tensors):
-                found = self.feed_forward(prefix)
+                found = self.feed_forward(prefix, self.given_ND)
                 gate = self.tensors.get(f"{prefix}_gate.weight")
                 return found if gate is None else found * torch.sigmoid(self.given_ND @ gate.T)
         return torch.zeros_like(self.given_ND)
 
     def weights(self, routing: Routing) -> Tensor:
         """Return [N, E] weights of the experts, 0 for those that a token does not go to."""
+        if routing.score == "sparse mixer":
+            return self.mixed_weights()
         scores_NE = self.logits_NE
         if routing.score != "softmax of the chosen":
             scores_NE = scores_NE.sigmoid() if routing.score == "sigmoid" else scores_NE.softmax(-1)
@@ -144,9 +174,20 @@ class Block:
             weights_NK = weights_NK * getattr(self.config, routing.scale)
         return torch.zeros_like(scores_NE).scatter(1, chosen_NK, weights_NK)
 
+    def mixed_weights(self) -> Tensor:
+        """Return [N, E] weights of the two best experts, each by a softmax of those near it (SparseMixer, Liu 2023)."""
+        left_NE, weights_NE = self.logits_NE, torch.zeros_like(self.logits_NE)
+        for _ in range(NUM_CHOSEN):
+            best_N1, chosen_N1 = left_NE.max(-1, keepdim=True)
+            far_NE = (best_N1 - self.logits_NE) / self.logits_NE.abs().maximum(best_N1)
+            near_NE = left_NE.masked_fill(far_NE > 2 * self.config.router_jitter_noise, float("-inf"))
+            weights_NE.scatter_(1, chosen_N1, near_NE.softmax(-1).gather(1, chosen_N1))
+            left_NE = left_NE.scatter(1, chosen_N1, float("-inf"))
+        return weights_NE
+
 
 def _options(family: Any, **more: Any) -> dict[str, Any]:
-    config = family.model().config
+    config = text_config(family.model())
     return {name: value for name, value in {**OPTIONS, **more}.items() if hasattr(config, name)}
 
 
@@ -211,7 +252,7 @@ def _blocks(family: Any, model: Any, row: Sequence[int]) -> list[Block]:
                 for name, value in tensors.items()
                 if name.startswith(f"{prefix}.")
             },
-            model.config,
+            text_config(model),
         )
         for layer, prefix in sorted(by_layer.items(), key=str)
     ]
@@ -229,13 +270,17 @@ def _experts(family: Any, rows: Rows) -> Pairs:
             weights_NE = block.weights(routing)
             due_ND = block.shared()
             for expert in range(block.num_experts):
-                due_ND = due_ND + weights_NE[:, expert, None] * block.expert(expert)
+                weight_N1 = weights_NE[:, expert, None]
+                if routing.weighs_inputs:
+                    due_ND = due_ND + block.expert(expert, weight_N1 * block.given_ND, routing)
+                else:
+                    due_ND = due_ND + weight_N1 * block.expert(expert, block.given_ND, routing)
             pairs.append((block.found_ND, due_ND))
     return pairs
 
 
 def _router_logits(family: Any, rows: Rows) -> Pairs:
-    if not hasattr(family.model().config, "output_router_logits"):
+    if not hasattr(text_config(family.model()), "output_router_logits"):
         raise NotServed("no logits of routers")
     model = _with_experts(family)
     asked = {"output_router_logits": True, **family._uncached()}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.model_calls import CallForm
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.transformers.small_models import text_config
 
 Rows = Sequence[Sequence[int]]
 Pairs = list[tuple[Tensor, Tensor]]
@@ -26,13 +27,15 @@ SCALED: Mapping[str, float] = {
     "attention_multiplier": 0.3,
     "query_pre_attn_scalar": 20,
     "final_logit_softcapping": 2.0,
+    "output_logit_soft_cap": 2.0,
+    "logits_mup_width_multiplier": 3.0,
 }
 """Of a configuration that has an option of the name."""
 OLD_NAMES = ("rope_local_base_freq", "attn_rotary_emb")
 """Options of rotary embeddings that Gemma 3 and Bamba had before 5."""
 MULTIPLIED = ("hyperclovax",)
 """Families whose `logits_scaling` multiplies logits; it divides those of others."""
-CAPS = ("final_logit_softcapping", "logits_soft_cap")
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 LONG = 20
 """Ids of a row that is longer than what the layers see."""
 
@@ -61,7 +64,7 @@ def seen_places(kinds: Sequence[str], length: int, window: int, chunk: int) -> l
 
 
 def _window(family: Any, rows: Rows) -> Pairs:
-    config = family.model().config
+    config = text_config(family.model())
     kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
     known = {"full_attention", "sliding_attention", "chunked_attention"}
     if not kinds or not {*kinds} <= known or not window:
@@ -89,14 +92,14 @@ def _window(family: Any, rows: Rows) -> Pairs:
 
 def _scaled(family: Any) -> Any:
     """Return the model with other scales of its embeddings, its attention and its logits."""
-    known = family.model().config.to_dict()
+    known = text_config(family.model()).to_dict()
     given = {name: value for name, value in SCALED.items() if name in known}
     return family.made("eager", **given) if given else family.model()
 
 
 def _head_scale(family: Any, rows: Rows) -> Pairs:
     model = _scaled(family)
-    config, head = model.config, model.get_output_embeddings()
+    config, head = text_config(model), model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise NotServed("its head is no matrix")
     own = {name.partition(".")[0] for name, _ in model.named_parameters()}
@@ -112,6 +115,7 @@ def _head_scale(family: Any, rows: Rows) -> Pairs:
         due = due * (getattr(config, "lm_head_multiplier", None) or 1.0)
         base = getattr(config, "dim_model_base", None)
         divisor = config.hidden_size / base if base else getattr(config, "logits_scaling", None) or 1.0
+        divisor = divisor * (getattr(config, "logits_mup_width_multiplier", None) or 1.0)
         due = due * divisor if config.model_type in MULTIPLIED else due / divisor
         caps = (getattr(config, name, None) for name in CAPS)
         if cap := next(filter(None, caps), None):
@@ -122,7 +126,7 @@ def _head_scale(family: Any, rows: Rows) -> Pairs:
 
 def _first_state(family: Any, rows: Rows) -> Pairs:
     model = _scaled(family)
-    config = model.config
+    config = text_config(model)
     if not any("Rotary" in type(module).__name__ for module in model.modules()):
         raise NotServed("no rotary embeddings, so that the first state may have places")
     table = model.get_input_embeddings()
@@ -172,7 +176,7 @@ def _watched(family: Any, model: Any, row: Sequence[int], watch: Watch) -> None:
 
 def _attention_scale(family: Any, rows: Rows) -> Pairs:
     model = _scaled(family)
-    config = model.config
+    config = text_config(model)
     found, due = [], []
 
     def watch(query: Tensor, words: Mapping[str, Any]) -> None:
@@ -232,7 +236,7 @@ def turned_queries(first_HD: Tensor, length: int, base: float, *, start: int, si
 
 def _turned(family: Any, rows: Rows) -> Pairs:
     model = family.model()
-    config = model.config
+    config = text_config(model)
     base, part = _rotary_options(config)
     seen: list[Tensor] = []
     # Rows of one id: what a layer is given is the same at every place.

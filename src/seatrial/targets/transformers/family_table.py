@@ -6,7 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure, before
+from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.transformers.family_failures import (
+    BEFORE_THE_NORM,
+    BEYOND_THE_WINDOW,
+    CHUNKS_RESTART,
+    COUNTED_PLACES,
+    DROPPED_KEYS,
+    IN_PASSES,
+    MASKED_ZERO,
+    NO_CAP,
+    NO_ROUTER_LOSS,
+    NO_SCALE,
+    NO_TUPLE,
+    OLD_GOES_ON,
+    OLD_PASSES,
+    OLD_STATES_STAY,
+    OTHER_MASKS,
+    PADDED_PASSES,
+    READ_AGAIN,
+    SCORES_FOR_LOGITS,
+    STATE_RESTARTS,
+    STATES_STAY,
+    STATIC_PLACES,
+    STATIC_WINDOWS,
+)
 
 SIZES: Mapping[str, Any] = {
     "hidden_size": 32,
@@ -61,119 +85,59 @@ class Family:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     not_served: Mapping[str, str] = field(default_factory=dict)
-    """By `padding`, a form of decoding or of a call: why the family does not serve it."""
+    """By `padding`, `padding on the left`, a form of decoding or of a call: why the family does not serve it."""
     without: Sequence[str] = ()
     """Names in `SIZES` that it is not given."""
     since: str = "4"
     """The first release whose family the adapter fits."""
     quick: bool = False
     """Whether every run judges it."""
+    has_parts: bool = False
+    """Whether its configuration has those of a vision or audio model and of a text model in it."""
+    labels_in_place: bool = False
+    """Whether its loss compares the logits of a place with the label of the same place."""
     known: Sequence[KnownFailure] = ()
 
 
 NO_ROUTERS = ("routers by argument", "routers by configuration", "logits of routers")
+STATES_ARE_NOT_CHOSEN = dict.fromkeys(
+    ("rows of a cache chosen", "a cache repeated"), "an error is raised: its states stay as they are"
+)
+PROPORTIONAL = {"places by a factor": "a part of a head is turned with proportional frequencies alone"}
+NORMED_QUERIES = {"scale of attention": "its queries are normed, and not scaled"}
 NORMED_FIRST = {"the first state": "embeddings are normed before the first layer"}
 NO_CHUNKS = {"a chunked prompt": "prompts are not read in chunks"}
-IN_PASSES, PADDED_PASSES = "R5.family/in two passes", "R5.family/in two passes, padded on the left"
-CHUNKS_RESTART = KnownFailure(
-    "each chunk of a prompt begins with an empty state of the recurrent layers",
-    finding="Transformers: chunked prompts of Jamba",
-).of(
-    "R5.family/decoded after a chunked prompt",
-    IN_PASSES,
-    PADDED_PASSES,
-    "R5.cached/generation that continues",
-)
-STATE_RESTARTS = KnownFailure(
-    "several ids that are given with a state begin with an empty one",
-    finding="Transformers: several ids after a state of Mamba",
-).of(IN_PASSES, PADDED_PASSES)
-OLD_PASSES = KnownFailure(
-    "several ids that are given with a cache are computed otherwise than in one pass",
-    finding="Transformers: several ids after a state of Mamba",
-    releases=before("transformers", "5"),
-)
-STATIC_WINDOWS = KnownFailure(
-    "a mask of other places than those of the keys in a static cache",
-    finding="Transformers: a static cache of GPT-Neo",
-).of("R5.family/decoded from a static cache")
-BEYOND_THE_WINDOW = KnownFailure(
-    "a query in the cache sees other keys than in the whole row once a row is longer than the window",
-    finding="Transformers: the sliding window of PhiMoE",
-    releases=before("transformers", "5"),
-).of(
-    "R5.family/decoded from the cache",
-    "R5.family/decoded from the cache, padded on the left",
-    "R5.family/decoded from the cache, scaled dot-product attention",
-    "R5.family/decoded after a chunked prompt",
-    IN_PASSES,
-    *(
-        f"R5.cached/{law}"
-        for law in ("one by one", "reordered", "rows chosen", "repeated", "copied", "beams")
-    ),
-    "R5.cached/generation that continues",
-)
-COUNTED_PLACES = KnownFailure(
-    "the place of a row's last id is the number of ids that are no padding, on whichever side padding is",
-    finding="Transformers: rows that BioGPT classifies",
-    releases=before("transformers", "5.24"),
-).of("R5.family/classes of rows padded on the left", "R5.family/classes of rows padded on the right")
-NO_TUPLE = KnownFailure(
-    "a crash where outputs are to be a tuple",
-    finding="Transformers: small functions of older releases",
-    releases=before("transformers", "5"),
-).of("R5.calls/outputs as a tuple")
-GOES_ON = "R5.cached/generation that continues"
-READ_AGAIN = KnownFailure(
-    "`generate` reads the ids that a given state holds again, or begins with an empty state",
-    finding="Transformers: generation that continues from a state",
-).of(GOES_ON)
-OLD_GOES_ON = KnownFailure(
-    "`generate` reads the new ids otherwise than in one pass after a cache of its own",
-    finding="Transformers: generation that continues from a state",
-    releases=before("transformers", "5"),
-).of(GOES_ON)
-OLD_STATES_STAY = KnownFailure(
-    "states stay with their place in the batch while beams change theirs",
-    finding="Transformers: beams of MiniMax and RecurrentGemma",
-    releases=before("transformers", "5"),
-).of("R5.cached/beams")
-STATES_STAY = KnownFailure(
-    "states stay with their place in the batch while beams change theirs",
-    finding="Transformers: beams of MiniMax and RecurrentGemma",
-)
-NO_ROUTER_LOSS = KnownFailure(
-    "the loss of routers is never added",
-    finding="Transformers: options that are ignored",
-).of("R5.calls/loss of routers", "R5.calls/loss of routers by configuration")
-NO_SCALE = KnownFailure(
-    "the scale of logits is ignored", finding="Transformers: options that are ignored"
-).of("R5.calls/head by definition")
-OTHER_MASKS = KnownFailure(
-    "a mask of truth values or numbers is taken for another one",
-    finding="Transformers: small functions of older releases",
-    releases=before("transformers", "5"),
-).of("R5.calls/masks of other types")
-BEFORE_THE_NORM = KnownFailure(
-    "the last of all hidden states is the one before the last norm",
-    finding="Transformers: small functions of older releases",
-    releases=before("transformers", "5"),
-).of("R5.calls/the last hidden state")
 STATES = Family(not_served=NO_CHUNKS)
-MASKED_ZERO = KnownFailure(
-    "experts of groups that are not chosen have a score of 0, which is above the negative ones of those chosen",
-    finding="Transformers: experts of other groups",
-    releases=before("transformers", "5"),
-).of("R5.calls/experts by definition")
-SCORES_FOR_LOGITS = KnownFailure(
-    "weights of experts are given as the logits of routers",
-    finding="Transformers: logits of GPT-OSS's routers",
-    releases=before("transformers", "5"),
-).of("R5.calls/logits of routers")
 MLA = Family(options={"num_key_value_heads": 4})
 """Latent attention, with as many heads of keys as of queries."""
 LINEAR = Family(options={"layer_types": ["linear_attention", "full_attention"]})
 """A linear layer and one with attention."""
+DECODINGS = (
+    "from the cache",
+    "from a static cache",
+    "without a cache",
+    "a chunked prompt",
+    "in two passes",
+)
+"""Forms of decoding."""
+INDEXED = {"num_key_value_heads": 4, "head_dim": 8, "index_head_dim": 16, "index_n_heads": 2}
+"""Latent attention to places that an index chooses, all of them in rows of few ids."""
+DECODER = Family(
+    since="5", not_served={"padding on the left": "places are counted with padding"}, labels_in_place=True
+)
+"""The decoder of an encoder-decoder, by itself."""
+INDEXED_LINEAR = Family(
+    options={
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 64,
+        "indexer_compress_ratio": 4,
+        **LINEAR.options,
+    },
+    not_served={"the first state": "it has several streams"},
+)
+"""A linear layer and one with attention to blocks that an index chooses."""
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(quick=True),
     "qwen2": Family(quick=True),
@@ -242,9 +206,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_5_moe_text": LINEAR,
     "falcon_h1": Family(
         options={"mamba_d_ssm": 32, "mamba_n_heads": 4},
-        not_served=dict.fromkeys(
-            ("rows of a cache chosen", "a cache repeated"), "an error is raised: its states stay as they are"
-        ),
+        not_served=STATES_ARE_NOT_CHOSEN,
     ),
     "bamba": Family(
         options={"attn_layer_indices": [1]},
@@ -276,13 +238,146 @@ FAMILIES: Mapping[str, Family] = {
             OTHER_MASKS,
         )
     ),
-    "doge": Family(
-        not_served=dict.fromkeys(NO_ROUTERS, "the tiny model has no experts")
-    ),
+    "doge": Family(not_served=dict.fromkeys(NO_ROUTERS, "the tiny model has no experts")),
     "openai-gpt": Family(not_served=NO_CHUNKS, since="5"),
     "roc_bert": Family(since="5"),
     "xlm-roberta-xl": Family(since="5"),
     "rwkv": Family(not_served={**NO_CHUNKS, "padding": "padding changes the state, as there is no mask"}),
+    "axk2": Family(options=INDEXED),
+    "glm_moe_dsa": Family(options=INDEXED),
+    "bailing_hybrid": Family(
+        options={"num_key_value_heads": 4, **LINEAR.options},
+        not_served={"yarn by larger queries": "linear layers have projections of queries too"},
+    ),
+    "kimi_linear": Family(
+        options={"num_key_value_heads": 4, "linear_num_heads": 4, "linear_head_dim": 8, **LINEAR.options}
+    ),
+    "qwen4_exp_text": INDEXED_LINEAR,
+    "lfm3": Family(
+        options={"layer_types": ["conv", "full_attention"]},
+        not_served=PROPORTIONAL,
+    ),
+    "dory": Family(
+        options={
+            "num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1,
+        },
+        not_served={"places in a window": "layers are run several times"},
+    ),
+    "zamba": Family(
+        since="4.57", known=(OLD_GOES_ON,), options={
+            "layers_block_type": ["mamba", "hybrid", "hybrid"],
+            "num_hidden_layers": 3,
+            "attention_hidden_size": 64, "attention_head_dim": 16,
+            "use_mamba_kernels": False, "num_key_value_heads": 4,
+        },
+        without=("head_dim",),
+        not_served={"scale of attention": "it scales by half of a head's size"},
+    ),
+    "zamba2": Family(
+        since="5", options={
+            "layers_block_type": ["mamba", "hybrid", "hybrid"],
+            "num_hidden_layers": 3, "use_mamba_kernels": False, "num_key_value_heads": 4,
+            "adapter_rank": 8, "chunk_size": 8, "use_mem_rope": True,
+        },
+        without=("head_dim",),
+        not_served={"scale of attention": "it scales by half of a head's size"},
+    ),
+    "zaya": Family(
+        options={"num_experts_per_tok": 1, "router_hidden_size": 16}, not_served=STATES_ARE_NOT_CHOSEN
+    ),
+    "moshi": Family(since="5", known=(DROPPED_KEYS,)),
+    "xlm": Family(
+        since="5", options={"causal": True},
+        not_served={
+            "padding on the left": "places are counted with padding",
+            **dict.fromkeys(DECODINGS, "it predicts the id of a mask that is put after the row"),
+        },
+        labels_in_place=True,
+    ),
+    "xmod": Family(since="4.57", options={"languages": ["en_XX"], "default_language": "en_XX"}),
+    "deepseek_v4": Family(
+        options={
+            "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"],
+            "mlp_layer_types": ["moe", "moe"],
+        },
+        not_served={
+            "padding on the left": "ids are compressed in blocks that count padding",
+            "from a static cache": "an error is raised",
+            "the first state": "it has several streams",
+            **dict.fromkeys(
+                ("places by a factor", "turned queries"), "compressed places have a base of their own"
+            ),
+            "logits of routers": "they are scores",
+        },
+    ),
+    "dots3_note_text": Family(
+        options={
+            **INDEXED, "shared_experts_intermediate_size": 16, "swa_num_attention_heads": 4,
+            "swa_num_key_value_heads": 4, "swa_q_lora_rank": 16, "swa_kv_lora_rank": 16, "swa_head_dim": 16,
+            "swa_qk_nope_head_dim": 8, "swa_v_head_dim": 8,
+            "layer_types": ["indexed_attention", "sliding_attention"],
+        },
+        not_served={"yarn by larger queries": "layers that slide are not scaled"},
+    ),
+    "gemma4_text": Family(
+        options={
+            "layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 61, "global_head_dim": 16,
+        },
+        not_served={**NORMED_QUERIES, **PROPORTIONAL, "more ids": "ids have embeddings of each layer too"},
+    ),
+    "gemma4_unified_text": Family(
+        options={"layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 16},
+        not_served={**NORMED_QUERIES, **PROPORTIONAL},
+    ),
+    "cohere_compass_text": Family(
+        options={"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
+    ),
+    "inkling_text": Family(
+        not_served={"scale of attention": "it scales by a head's size", **STATES_ARE_NOT_CHOSEN},
+        known=(STATIC_PLACES,),
+    ),
+    "dbrx": Family(
+        since="4.57", options={
+            "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64,
+            "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+            "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+    ),
+    "gemma3n_text": Family(
+        since="5", options={
+            "num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61, "laurel_rank": 8,
+            "activation_sparsity_pattern": None,
+        },
+        not_served={
+            **dict.fromkeys(("the first state", "the last state"), "it has several streams"),
+            **NORMED_QUERIES,
+        },
+    ),
+    **dict.fromkeys(
+        (
+            "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus",
+            "plbart", "trocr",
+        ),
+        DECODER,
+    ),
+    "whisper": replace(
+        DECODER,
+        not_served={**DECODER.not_served, "scale of attention": "its queries are scaled before attention"},
+    ),
+    **{
+        name: Family(has_parts=True, since="5")
+        for name in ("emu3", "fuyu", "got_ocr2", "mllama", "moss_transcribe_diarize")
+    },
+    "gemma3": Family(has_parts=True, since="5", known=(NO_CAP,)),
+    "llama4": Family(has_parts=True, since="5", known=(NO_ROUTER_LOSS,)),
+    **{name: replace(LINEAR, has_parts=True, since="5") for name in ("qwen3_5", "qwen3_5_moe")},
+    "qwen4_exp": replace(
+        INDEXED_LINEAR,
+        options={**INDEXED_LINEAR.options, "layer_types": ["linear_attention", "indexed_attention"]},
+        has_parts=True, since="5",
+    ),
     **{
         name: Family()
         for name in (

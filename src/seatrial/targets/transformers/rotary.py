@@ -1,30 +1,45 @@
-"""Transformers' rotary embeddings on Llama's module, by the kind of their scaling; see `contracts.rotary`."""
+"""Transformers' rotary embeddings by the kind of their scaling, one adapter a family; see `contracts.rotary`."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.contracts.rotary import RotaryPlan
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnowsFailures
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name, release
 
 ORIGINAL = "original_max_position_embeddings"
+
+
+FAMILIES: Mapping[str, str] = {
+    "cwm": "Cwm", "deepseek_v3": "DeepseekV3", "doge": "Doge", "ernie4_5_moe": "Ernie4_5_Moe", "gemma": "Gemma",
+    "granite": "Granite", "helium": "Helium", "mistral": "Mistral", "mixtral": "Mixtral", "olmo2": "Olmo2",
+    "olmoe": "Olmoe", "qwen2": "Qwen2", "qwen2_moe": "Qwen2Moe", "qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe",
+    "smollm3": "SmolLM3", "starcoder2": "Starcoder2",
+}  # fmt: skip
+"""The beginning of classes' names by that of the module, of families whose whole heads are turned alike."""
 
 
 class RotaryEmbeddings(KnowsFailures):
     """`LlamaRotaryEmbedding`."""
 
+    family: ClassVar[str] = "llama"
+    prefix: ClassVar[str] = "Llama"
+
     def __init__(self) -> None:
         """Find the module and the kinds."""
-        self._module: Any = find_name(
-            "transformers", ["transformers.models.llama.modeling_llama:LlamaRotaryEmbedding"]
-        )
-        self._config: Any = find_name("transformers", ["transformers:LlamaConfig"])
+        if self.family != "llama" and Version(release("transformers")) < Version("5"):
+            raise Gone(f"the adapter of {self.family} fits transformers 5 and later")
+        module = f"transformers.models.{self.family}.modeling_{self.family}"
+        self._module: Any = find_name("transformers", [f"{module}:{self.prefix}RotaryEmbedding"])
+        self._config: Any = find_name("transformers", [f"transformers:{self.prefix}Config"])
         self._kinds = find_name("transformers", ["transformers.modeling_rope_utils:ROPE_INIT_FUNCTIONS"])
 
     def turned(self, plan: RotaryPlan) -> tuple[Tensor, Tensor]:
@@ -51,4 +66,12 @@ class RotaryEmbeddings(KnowsFailures):
         return cosines[0], sines[0]
 
 
-ADAPTERS: dict[str, type[Any]] = {"rotary": RotaryEmbeddings}
+def _adapter(family: str, prefix: str) -> type[RotaryEmbeddings]:
+    words = {"__doc__": f"`{prefix}RotaryEmbedding`.", "family": family, "prefix": prefix, "thorough": True}
+    return type(f"Rotary_{family}", (RotaryEmbeddings,), words)
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "rotary": RotaryEmbeddings,
+    **{f"rotary-{family}": _adapter(family, prefix) for family, prefix in FAMILIES.items()},
+}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 class Routing:
     """A definition of the weights of experts."""
 
-    score: Literal["softmax", "sigmoid", "softmax of the chosen"]
+    score: Literal["softmax", "sigmoid", "softmax of the chosen", "sparse mixer"]
     normed: Literal["always", "never", "by option"] = "always"
     """Whether the weights of a token's experts sum to 1, before the scale."""
     option: str = "norm_topk_prob"
@@ -26,6 +26,11 @@ class Routing:
     """Whether a bias is added for the choice alone."""
     scale: str = ""
     """The option by which weights are multiplied; empty where there is none."""
+
+    has_clamped_pairs: bool = False
+    """Whether gates and values of experts alternate and are clamped, as GPT-OSS has them."""
+    weighs_inputs: bool = False
+    """Whether weights multiply what experts are given, not what they give."""
 
     def is_normed(self, config: Any) -> bool:
         """Return whether weights sum to 1 with a configuration."""
@@ -46,7 +51,7 @@ ROUTINGS: Mapping[str, Routing] = {
     **dict.fromkeys(
         (
             "deepseek_v3", "deepseek_v32", "dots1", "exaone_moe", "glm4_moe", "glm4_moe_lite", "hy_v4",
-            "solar_open", "mimo_v2_flash", "sarvam_mla", "glm_moe_dsa",
+            "solar_open", "mimo_v2_flash", "sarvam_mla", "glm_moe_dsa", "nemotron_h",
         ),
         DEEPSEEK,
     ),
@@ -54,6 +59,10 @@ ROUTINGS: Mapping[str, Routing] = {
         ("granitemoe", "granitemoeshared", "granitemoehybrid", "granitemoe_swa"),
         Routing(score="softmax of the chosen"),
     ),
+    "gpt_oss": Routing(score="softmax of the chosen", has_clamped_pairs=True),
+    **dict.fromkeys(("aria_text", "cohere2_moe"), Routing(score="softmax of the chosen")),
+    **dict.fromkeys(("llama4_text", "llama4"), Routing(score="sigmoid", normed="never", weighs_inputs=True)),
+    "phimoe": Routing(score="sparse mixer"),
     "deepseek_v2": Routing(score="softmax", normed="never", best_of_group=1, scale="routed_scaling_factor"),
     "jamba": replace(MIXTRAL, normed="never"),
     "ernie4_5_moe": replace(MIXTRAL, has_bias=True),

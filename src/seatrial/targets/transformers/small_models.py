@@ -47,6 +47,8 @@ OF_PARTS: Mapping[str, Any] = {
     "projection_dim": 32,
 }
 """Of a configuration that has an option of the name, that of a part too."""
+OF_THE_WHOLE = ("tie_word_embeddings", "num_labels")
+"""Options that a configuration of several parts has for all of them."""
 MARKS = {"image": 50, "video": 51, "audio": 52, "vision": 53}
 """Ids that stand for pictures and sounds, which no prompt has."""
 OF_KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -80,6 +82,28 @@ def classes_of_release() -> dict[str, str]:
     return found
 
 
+def has_option(config: Any, name: str) -> bool:
+    """Return whether a configuration has an option, also one that differs from layer to layer."""
+    try:
+        return hasattr(config, name)
+    except RuntimeError:
+        return True
+
+
+def text_config(model: Any) -> Any:
+    """Return the configuration of a model's text, which is the whole where it has no parts."""
+    part = getattr(model.config, "get_text_config", None)
+    return model.config if part is None else part()
+
+
+def with_options(config: Any, options: Mapping[str, Any]) -> Any:
+    """Return a configuration after options of its text were set, of the whole if the text has no such one."""
+    text = config.get_text_config()
+    for name, value in options.items():
+        setattr(config if name in OF_THE_WHOLE or not has_option(text, name) else text, name, value)
+    return config
+
+
 def small_config(config_class: type[Any]) -> Any:
     """Return a configuration of few and narrow layers, in every part.
 
@@ -92,7 +116,7 @@ def small_config(config_class: type[Any]) -> Any:
         name: value
         for name, value in OF_PARTS.items()
         if name not in renamed
-        and hasattr(known, name)
+        and has_option(known, name)
         and not isinstance(getattr(type(known), name, None), property)
     }
     for name, part_class in (getattr(config_class, "sub_configs", None) or {}).items():

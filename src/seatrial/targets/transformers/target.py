@@ -71,6 +71,7 @@ class TransformersTarget(ComponentsTarget):
     def uncovered(self) -> Mapping[str, str]:
         """Return the schedules of the release without a known formula, and its models of which none is made."""
         from seatrial.relations.oracles.schedules import FORMULAS
+        from seatrial.targets.transformers.architectures import UNSUITED
         from seatrial.targets.transformers.families import families_of_release
         from seatrial.targets.transformers.family_table import FAMILIES
         from seatrial.targets.transformers.generators import KINDS
@@ -87,7 +88,7 @@ class TransformersTarget(ComponentsTarget):
                 if name not in FORMULAS
             }
             | {
-                f"family {name}": "no tiny model of it is made yet"
+                f"family {name}": UNSUITED.get(name, "no tiny model of it is made yet")
                 for name in families_of_release()
                 if name not in FAMILIES
             }
