@@ -79,7 +79,7 @@ mutants, names of guards, and what each trial claims.
 
 What the sets showed to be missing:
 
-- **A switch that nobody noticed.** A new section of the configuration once made the adapter skip all laws of
+- **A switch that was not noticed.** A new section of the configuration once made the adapter skip all laws of
   fine-tuning, and nothing said so.
 - **Places that no check reached**: processes that R2 starts, vLLM (the model's heads were too narrow for it), paths
   that one architecture has, images and sounds over two processes, layouts of Megatron-core over several processes.

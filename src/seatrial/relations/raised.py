@@ -19,6 +19,9 @@ _REFUSAL = re.compile(
     r"|\bonly (?:supports?|supported|available|compatible|works)\b|\bcannot be (?:used|combined) (?:together )?with\b",
     re.IGNORECASE,
 )
+_NEEDS_A_GPU = re.compile(
+    r"Torch not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
+)
 _OF_THE_CALL = re.compile(r"\bargument\b|\bnot callable\b")
 _LIBRARIES = ("torch", "seatrial", "contextlib", "functools", "importlib")
 """Their frames do not say where in a stack an exception was raised."""
@@ -81,14 +84,18 @@ def refusal_of(error: BaseException) -> str | None:
 
 
 def misfit_of(error: BaseException, adapter_package: str) -> str | None:
-    """Return how a call of an adapter does not fit the installed release, with the signature called; else None.
+    """Return how a call of an adapter does not fit the installed release or this machine; else None.
+
+    A call that does not fit has its signature with it. Torch's own words say that a call needs a GPU.
 
     Args:
-        error: a TypeError, ImportError or AttributeError that an adapter's own line raised.
+        error: a TypeError, ImportError or AttributeError that an adapter's own line raised, or torch's of a GPU.
         adapter_package: the package that the adapters are in, such as `seatrial.targets`.
     """
     if isinstance(error, ProcessError):
         return error.misfit
+    if _NEEDS_A_GPU.search(str(error)) and isinstance(error, (AssertionError, RuntimeError)):
+        return f"it needs a GPU: {error_line(error)} at {place_of(error)}"
     if (
         not isinstance(error, (TypeError, ImportError, AttributeError))
         or (found := _innermost(error)) is None

@@ -13,9 +13,7 @@ from seatrial.relations.oracles.adapters import adapted_weights, change, combine
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-RELATIONS = [
-    one for one in select(["R29"]) if one.component not in ("adapted_family", "adapter_histories")
-]
+RELATIONS = [one for one in select(["R29"]) if one.component not in ("adapted_family", "adapter_histories")]
 
 
 def broken(stack: PlainAdapters) -> list[str]:

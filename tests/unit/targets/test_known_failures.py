@@ -1,15 +1,17 @@
 """Each failure that a shipped adapter expects is in docs/evidence/findings.md, with a script without Seatrial."""
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from seatrial.relations.expected import check_expected_failures
 from seatrial.relations.registry import all_relations
 from seatrial.targets import PEERS
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.target import release
 from seatrial.targets.peft.configurations import FINDING as OF_ADAPTERS
 from seatrial.targets.transformers.configurations import DOCUMENTED
@@ -114,3 +116,17 @@ def test_a_failure_is_expected_of_its_releases_alone(version: str, expected: dic
     assert adapter.expected_failures == expected
     adapter.expected_failures = {"R5.loss": "mine"}
     assert adapter.expected_failures == {"R5.loss": "mine"}
+
+
+def test_a_source_tree_has_the_version_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, no failure of certain releases is known of it."""
+    module = ModuleType("seatrial_tree")
+    monkeypatch.setitem(sys.modules, "seatrial_tree", module)
+    tests = (
+        before("seatrial-tree", "0.9"),
+        since("seatrial-tree", "0.1"),
+        between("seatrial-tree", "0.1", "0.9"),
+    )
+    assert [test(None) for test in tests] == [False, False, False]
+    module.__version__ = "0.8.0.dev"  # type: ignore[attr-defined]
+    assert [test(None) for test in tests] == [True, True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,11 +38,11 @@ class Unavailable:
 
 
 def release(package: str) -> str:
-    """Return the installed version of a distribution; `not installed` where there is none."""
+    """Return the version of a distribution, or of a package that is imported from its source; else `not installed`."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return str(getattr(sys.modules.get(package.replace("-", "_")), "__version__", "not installed"))
 
 
 def find_name(package: str, places: Sequence[str]) -> Any:
