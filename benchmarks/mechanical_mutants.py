@@ -5,8 +5,8 @@
 
 A mutant changes one place of a module that runs import: a comparison, an operator, a constant, a condition, a call or a
 statement. Mutants are drawn at random from every place where one of these changes applies, so that nobody's taste
-chooses them. Some change nothing that a caller can tell, so that the rate is a lower bound; survivors show the places
-that nothing judges. One line of JSON a mutant is appended to the file, and what it holds is not measured again.
+chooses them. Some change nothing that a caller could notice, so that the rate is a lower bound; survivors show the
+places that nothing judges. One line of JSON a mutant is appended to the file, and what it holds is not measured again.
 
 Relations are asked as `seatrial.faults.sweep` asks for plants: `R34.worked`, those of small parts, and the nearest to
 the module. Runs of level 0 are not.

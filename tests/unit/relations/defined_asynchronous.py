@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from seatrial.relations.contracts.rollouts import Asked, Part, Resumed, Rolled
-from seatrial.relations.laws.utilities.asynchronous import ASYNCHRONOUS_FUNCTIONS, Drawn, Group
+from seatrial.relations.laws.utilities.asynchronous import ASYNCHRONOUS_FUNCTIONS
+from seatrial.relations.laws.utilities.replay import Drawn, Group
 from seatrial.relations.laws.utilities.rollouts import ROLLOUT_FUNCTIONS, TRAINING, VALIDATION, P, T
 from seatrial.relations.laws.utilities.servers import SERVER_FUNCTIONS
 

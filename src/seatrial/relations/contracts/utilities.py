@@ -172,7 +172,7 @@ UTILITIES: Mapping[str, str] = {
     "assembled batch": "(rows of prompts) -> facts of the batch that they become; see `laws.utilities.asynchronous`",
     "metrics of several steps": "(metrics of steps, GPUs) -> metrics of all",
     "metrics of several weighed steps": "(metrics of steps, their rows) -> metrics of all",
-    "replay buffer": "(`laws.utilities.asynchronous.Group`s, prompts wanted, options) -> what it gives, `Drawn`",
+    "replay buffer": "(`laws.utilities.replay.Group`s, prompts wanted, options) -> what it gives, `Drawn`",
     "shared requests": "(servers, operations) -> what each did, and to which server; see `laws.utilities.servers`",
     "limits of a rollouter": "(plan) -> rows at once, steps, whether it pauses; see `laws.utilities.servers`",
     "fed prompts": "(prompts, copies, rows) -> prompts of each row that is asked for, then None",

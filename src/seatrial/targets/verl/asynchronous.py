@@ -14,7 +14,8 @@ from unittest import mock
 
 import torch
 
-from seatrial.relations.laws.utilities.asynchronous import WEIGHED, Answered, Drawn, Group
+from seatrial.relations.laws.utilities.asynchronous import WEIGHED, Answered
+from seatrial.relations.laws.utilities.replay import Drawn, Group
 from seatrial.targets.common.offered import undecorated
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release

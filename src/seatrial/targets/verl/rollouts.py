@@ -170,7 +170,8 @@ def _configuration() -> Any:
         **TRAINING,
     }
     rollout = OmegaConf.merge(own_settings("rollout/rollout.yaml"), own)
-    data: dict[str, Any] = {"tool_config_path": None, "apply_chat_template_kwargs": {}}
+    own_data: dict[str, Any] = {"tool_config_path": None, "apply_chat_template_kwargs": {}}
+    data = OmegaConf.merge(own_settings("data/legacy_data.yaml"), own_data)
     return OmegaConf.create(
         {
             "actor_rollout_ref": {"rollout": rollout, "model": {"path": None}},
