@@ -10,7 +10,7 @@ from seatrial.relations.oracles.loops import descent, features, start
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-RELATIONS = select(["R30"])
+RELATIONS = [relation for relation in select(["R30"]) if relation.component != "loop_histories"]
 
 
 def broken(fault: str) -> set[str]:

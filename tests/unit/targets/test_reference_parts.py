@@ -22,7 +22,8 @@ ADDED = (
     "R24.learning_rate", "R24.staleness",
 )  # fmt: skip
 NOT_REFRL = {
-    "accumulated_training", "adapted_family", "adapter_groups", "adapters", "adapters_elsewhere", "any_model",
+    "accumulated_training", "adapted_family", "adapter_histories", "loop_histories",
+    "adapter_groups", "adapters", "adapters_elsewhere", "any_model",
     "collators", "collectives", "combined_adapters", "compared_trainer", "configurations", "decoding",
     "default_sampling", "drawn_tokens", "executable_batch_size", "functions", "kl_controller",
     "length_balance", "masking", "metric_gather", "model_calls", "model_family", "model_files", "model_heads",
