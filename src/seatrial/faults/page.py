@@ -70,9 +70,10 @@ did not have it, are left out, as are those of earlier sets for which the time w
 
 Trials were chosen before anything ran, by who planted the faults; those that the sound stack fails without options are
 left out. Where the sound stack refuses the options that reach a fault, the trial ran without them. In the last set, a
-fault counts as seen, too, where the sound stack fails another verdict under the same options: three, by files of rows
-none of whose completions has a reward. By the rule of the earlier sets it is 23 of 41. In eight of its 15 misses the
-trial does not run the case: four of them by options that it refuses.
+fault counts as seen, too, where the sound stack fails another verdict under the same options: two, whose rows have no
+reward. A third is seen since a guard is mended that failed the sound stack under a chat template of the user's. By the
+rule of the earlier sets, and without that, it is 23 of 41. Of its 15 misses, three are of options that the sound stack
+refuses, and six of faults that change no run.
 
 What the planters saw by accident: an assertion of a test, lists of models, ids of relations in a table, the texts of
 mutants, names of guards, and what each trial claims.
