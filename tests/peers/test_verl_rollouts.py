@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.peers.making import PEERS
 from tests.peers.patched import judged
+from tests.peers.verl_flow_faults import FLOW_FAULTS
 from tests.peers.wild.runner import layer
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
@@ -180,6 +181,7 @@ FAULTS = [
     ("continued", "continued-tokens", "R31.continuous", NO_BREAK, "turns one by one, qwen"),
     ("continued", "continued-tokens", "R31.continuous", STOP_TWICE, "turns one by one, glm"),
     ("continued", "continued-tokens", "R31.continuous", CONTEXT_TRAINS, "turns one by one, default"),
+    *FLOW_FAULTS,
 ]
 
 

@@ -1,12 +1,5 @@
-"""Adapters of verl's rollouts, queues, buffers and servers: each law breaks where verl is patched."""
+"""Faults of verl's rollouts, queues, buffers and servers, as patches: adapter, relation and the law that breaks."""
 
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
-from tests.peers.test_verl_rollouts import judged_in
-
-pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 TURNED = """
 from seatrial.targets.verl.rollouts import VerlRollouts
 worker = VerlRollouts().worker
@@ -62,7 +55,7 @@ async def never(self):
     return False
 rollouter._should_pause_generation = never
 """
-FAULTS = [
+FLOW_FAULTS = [
     ("rollouts", "rollouts", "R31.rollouts", TURNED, "rows of a batch"),
     ("rollouts", "rollouts", "R31.rollouts", TRAINING_ALONE, "options of sampling of a batch"),
     ("rollouts", "resumed-answers", "R31.rollouts", RESUMED_ALWAYS, "an answer in parts"),
@@ -71,26 +64,3 @@ FAULTS = [
     ("rollouter", "balancer", "R31.servers", UNSTUCK, "requests of conversations"),
     ("rollouter", "rollouter", "R31.servers", UNLIMITED, "limits of a rollouter"),
 ]
-
-
-@pytest.mark.parametrize(("module", "adapter", "relation", "fault", "law"), FAULTS)
-def test_a_patched_release_breaks_the_law(
-    peer_python: Callable[[str], Path], module: str, adapter: str, relation: str, fault: str, law: str
-) -> None:
-    """The law about it, whichever others."""
-    outcome, broken = judged_in(peer_python("wild"), module, adapter, relation, fault)
-    assert outcome == "Fail"
-    assert law in broken
-
-
-@pytest.mark.parametrize(
-    ("module", "adapter", "relation"),
-    sorted({(module, adapter, relation) for module, adapter, relation, *_ in FAULTS}),
-)
-def test_the_release_as_it_is_holds(
-    peer_python: Callable[[str], Path], module: str, adapter: str, relation: str
-) -> None:
-    """Nothing is broken but what is declared."""
-    outcome, broken = judged_in(peer_python("wild"), module, adapter, relation)
-    assert outcome in ("Pass", "Skipped")
-    assert not broken
