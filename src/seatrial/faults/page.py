@@ -71,7 +71,7 @@ did not have it, are left out, as are those of earlier sets for which the time w
 Trials were chosen before anything ran, by who planted the faults; those that the sound stack fails without options are
 left out. Where the sound stack refuses the options that reach a fault, the trial ran without them. In the last set, a
 fault counts as seen, too, where the sound stack fails another verdict under the same options: two, whose rows have no
-reward. A third is seen since a guard is mended that failed the sound stack under a chat template of the user's. By the
+reward. A third is seen since a guard is fixed that failed the sound stack under a chat template of the user's. By the
 rule of the earlier sets, and without that, it is 23 of 41. Of its 15 misses, three are of options that the sound stack
 refuses, and six of faults that change no run.
 
