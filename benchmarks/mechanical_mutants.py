@@ -52,7 +52,7 @@ SYMBOLS: dict[type[ast.AST], tuple[str, str]] = {
     ast.And: ("and", "or"),
     ast.Or: ("or", "and"),
 }
-"""Operators, and what stands for each in its mutant."""
+"""Operators, and what replaces each in its mutant."""
 CALLS = {
     "min": "max",
     "max": "min",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from seatrial.evidence.weights import StoredTensor, stored_tensors
 from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, moved_sensors, prepare_model, smoke_claims, smoke_sensors
-from seatrial.trials.launching import job_with, launch, own_options
+from seatrial.trials.launching import launch, with_own_options
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.draft import draft_is_that_of_the_rows
 from seatrial.trials.sensors.later_steps import int8_scores
@@ -93,10 +93,12 @@ class Architecture:
             model=model,
             directory=context.directory,
             seed=context.seed,
-            overrides=context.overrides,
             words=self.words,
         )
-        job = job_with(context.target, request, own_options(self.name))
+        job = with_own_options(
+            self.name,
+            lambda own: context.target.job(replace(request, overrides=(*own, *context.overrides))),
+        )
         evidence = RunEvidence(job, launch(context, job, context.directory / "run.log"), context.imports)
         sensors = [*smoke_sensors(job), Sensor(SERVED, self._served), *self._asked(job)]
         sensors += [SCORES] if _can_score(context.overrides) else []

@@ -5,21 +5,23 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from seatrial.errors import BlockedError, UsageError
 from seatrial.evidence.identity.origins import observing_environment, read_imports
 from seatrial.files import write_text
 from seatrial.launch import Launched, run_command
 from seatrial.packaged import read_table
-from seatrial.targets.base import Job, JobRequest, Target, TrainingJob
+from seatrial.targets.base import Job, TrainingJob
 from seatrial.triage.diagnose import diagnose_file
 from seatrial.triage.patterns import environment_cause, last_lines
 from seatrial.trials.base import TrialContext
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.verdict import EXIT_USAGE, Outcome, Verdict
+
+Made = TypeVar("Made")
 
 
 def own_options(trial: str) -> tuple[str, ...]:
@@ -27,12 +29,12 @@ def own_options(trial: str) -> tuple[str, ...]:
     return tuple(read_table("seatrial.trials", "variants.yaml").get(trial, ()))
 
 
-def job_with(target: Target, request: JobRequest, options: Sequence[str]) -> TrainingJob:
-    """Return a target's run with options that a trial sets, or without them where the user's overrides exclude them."""
+def with_own_options(trial: str, make: Callable[[Sequence[str]], Made]) -> Made:
+    """Return what is made with a trial's own options, or without them where the user's overrides exclude them."""
     try:
-        return target.job(replace(request, overrides=(*options, *request.overrides)))
+        return make(own_options(trial))
     except UsageError:
-        return target.job(request)
+        return make(())
 
 
 def launch(context: TrialContext, job: Job, log_path: Path) -> Launched:

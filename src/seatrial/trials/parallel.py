@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from seatrial.errors import BlockedError, UsageError
+from seatrial.errors import BlockedError
 from seatrial.evidence.weights import compare_weights
 from seatrial.targets.base import JobRequest, TrainingJob
 from seatrial.trials.base import Claim, TrialContext
 from seatrial.trials.grpo_smoke import judge_run, moved_sensors, prepare_model, smoke_sensors
-from seatrial.trials.launching import launch, own_options
+from seatrial.trials.launching import launch, with_own_options
 from seatrial.trials.run_evidence import RunEvidence
 from seatrial.trials.sensors.run import PARAMETERS_MOVED, Sensor
 from seatrial.trials.sensors.same_runs import compare_other_series, compare_rows
@@ -112,10 +112,7 @@ class ParallelLayout:
             }
             return {way: context.target.job(request) for way, request in requests.items()}
 
-        try:
-            return jobs(own_options(self.name))
-        except UsageError:
-            return jobs(())
+        return with_own_options(self.name, jobs)
 
     def _compare(self, context: TrialContext, alone: RunEvidence, shared: RunEvidence) -> None:
         tolerance = TOLERANCE[alone.job.precision]

@@ -22,25 +22,29 @@ def every_release(adapter: Any) -> bool:
 
 def since(package: str, version: str) -> Releases:
     """Return a test for the installed release of a package to be this one or later."""
-    return lambda adapter: (found := _version(package)) is not None and found >= Version(version)
+    return _of(package, lambda found: found >= Version(version))
 
 
 def before(package: str, version: str) -> Releases:
     """Return a test for the installed release of a package to be earlier than this one."""
-    return lambda adapter: (found := _version(package)) is not None and found < Version(version)
+    return _of(package, lambda found: found < Version(version))
 
 
 def between(package: str, first: str, end: str) -> Releases:
     """Return a test for the installed release of a package to be the first or later, and earlier than the end."""
-    return lambda adapter: (found := _version(package)) is not None and Version(first) <= found < Version(end)
+    return _of(package, lambda found: Version(first) <= found < Version(end))
 
 
-def _version(package: str) -> Version | None:
-    """Return the version of a package; None where it has none that can be compared, as in a tree of its source."""
-    try:
-        return Version(release(package))
-    except InvalidVersion:
-        return None
+def _of(package: str, holds: Callable[[Version], bool]) -> Releases:
+    """Return a test of a package's version; False where it has none that can be compared, as in a source tree."""
+
+    def test(adapter: Any) -> bool:
+        try:
+            return holds(Version(release(package)))
+        except InvalidVersion:
+            return False
+
+    return test
 
 
 @dataclass(frozen=True)

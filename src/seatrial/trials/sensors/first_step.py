@@ -209,6 +209,7 @@ def initial_model(evidence: RunEvidence, options: Mapping[str, Any]) -> Model:
 
 
 def temperature_of(options: Mapping[str, Any]) -> float:
+    """Return the temperature at which a run samples."""
     return float(options["policy.generation.temperature"])
 
 
@@ -234,10 +235,10 @@ def logprobs_of(scaled_V: Array, row: LedgerRow, place: int) -> Array:
         left_V = np.full_like(scaled_V, -math.inf)
         kept = np.argsort(-scaled_V, kind="stable")[:size]
         token = row.sampled_ids[place]
-        if (
-            token not in kept
-        ):  # it was drawn, so another of the last was left out: `not_drawn` bounds by how much
-            kept[-1] = token
+        if token not in kept:
+            kept[-1] = (
+                token  # it was drawn, so another of the last was left out: `not_drawn` bounds by how much
+            )
         left_V[kept] = scaled_V[kept]
         scaled_V = left_V
     top = scaled_V.max()

@@ -189,9 +189,8 @@ def _wrongly_penalised(evidence: RunEvidence, options: Mapping[str, Any]) -> Ite
     """
     coefficient = options["loss_fn.reference_policy_kl_penalty"]
     estimator = options["grpo.advantage.estimator"]
-    is_masked = (
-        options["grpo.overlong_filtering"] or options["grpo.zero_variance_filter"]
-    )  # after the advantages
+    # Filters mask rows after the advantages.
+    is_masked = options["grpo.overlong_filtering"] or options["grpo.zero_variance_filter"]
     if options["loss_fn.kl_in"] != "reward" or not coefficient or estimator not in OWN_SCALES or is_masked:
         return
     scale = options["grpo.advantage.scale"] or OWN_SCALES[estimator]

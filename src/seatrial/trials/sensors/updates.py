@@ -237,5 +237,6 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 
 def entropy_of(logprobs_V: Array) -> float:
+    """Return the entropy, in nats, of a distribution over V tokens; those left out have -inf."""
     probs_V = np.exp(logprobs_V)
     return float(-(probs_V * np.where(probs_V > 0, logprobs_V, 0.0)).sum())
