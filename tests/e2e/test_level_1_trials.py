@@ -31,7 +31,9 @@ def tried(folder: Path, trial: Trial, fault: str | None = None) -> TrialResult:
 
 
 @pytest.mark.parametrize(
-    "trial", [GrpoLora(), CheckpointSave(), SftResumeDiamond()], ids=lambda trial: trial.name
+    "trial",
+    [GrpoLora(), CheckpointSave(), pytest.param(SftResumeDiamond(), marks=pytest.mark.nightly)],
+    ids=lambda trial: trial.name
 )
 def test_level_1_passes_on_the_reference_stack(tmp_path: Path, trial: Trial) -> None:
     """With every claim proved."""

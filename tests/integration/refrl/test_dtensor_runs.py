@@ -45,6 +45,7 @@ def served(root: Path) -> dict[str, object]:
     return said
 
 
+@pytest.mark.nightly
 def test_sft_goes_on_in_one_process_on_the_plain_backend(overrides: Overrides, tmp_path: Path) -> None:
     """Two steps on two processes are, to rounding, the first there and the second in a single one."""
     spread = [*SPREAD, "cluster.num_processes=2"]

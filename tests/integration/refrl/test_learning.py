@@ -1,4 +1,7 @@
-"""GRPO raises the accuracy of a warmed model on held-out prompts; without a gradient, or against it, it does not."""
+"""GRPO raises the accuracy of a warmed model on held-out prompts; without a gradient, or against it, it does not.
+
+By day the learning trial asks it, in tests/e2e/test_planted_faults.py.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +50,7 @@ def learn(warm_model: Path, overrides: Callable[[str], list[str]]) -> Callable[.
     return run
 
 
+@pytest.mark.nightly
 def test_accuracy_rises_by_more_than_chance(learn: Callable[..., tuple[float, float]]) -> None:
     """From about a third."""
     before, after = learn()

@@ -17,8 +17,8 @@ PLANTS = {plant.id: plant for plant in all_plants()}
     ("plant", "relation"),
     [
         ("top-p-not-passed-on", "R6.run"),
-        ("reference-logprobs-are-the-old-ones", "R9.run"),
-        ("one-stream-for-every-step", "R26.run"),
+        pytest.param("reference-logprobs-are-the-old-ones", "R9.run", marks=pytest.mark.nightly),
+        pytest.param("one-stream-for-every-step", "R26.run", marks=pytest.mark.nightly),
     ],
 )
 def test_a_fault_in_the_wiring_is_seen(plant: str, relation: str) -> None:
