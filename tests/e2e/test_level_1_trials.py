@@ -33,7 +33,7 @@ def tried(folder: Path, trial: Trial, fault: str | None = None) -> TrialResult:
 @pytest.mark.parametrize(
     "trial",
     [GrpoLora(), CheckpointSave(), pytest.param(SftResumeDiamond(), marks=pytest.mark.nightly)],
-    ids=lambda trial: trial.name
+    ids=lambda trial: trial.name,
 )
 def test_level_1_passes_on_the_reference_stack(tmp_path: Path, trial: Trial) -> None:
     """With every claim proved."""
