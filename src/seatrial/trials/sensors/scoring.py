@@ -115,29 +115,34 @@ def draft_of(
 def unreached_experts(evidence: RunEvidence) -> frozenset[str]:
     """Return the names of the experts' tensors that no token is sent to from which a trained token follows.
 
-    Every row goes through the initial model and the trained one, rows of the first update through the initial one
-    alone: an expert is unreached where neither sends a token. In the last layer a token has a gradient only if the next
-    one trains; in the others it has one by attention.
+    Every row goes through the initial model and the trained one: an expert is reached by a token that both send to it, as
+    those between them most likely do, and by rows of the first update, which the initial model sends. In the last layer
+    a token has a gradient only if the next one trains; in the others it has one by attention.
     """
-    import torch
-
+    models = [load_model(folder) for folder in (evidence.job.initial_model, evidence.job.final_model)]
     reached: set[tuple[int, int]] = set()
-    for folder in (evidence.job.initial_model, evidence.job.final_model):
-        model, facts = load_model(folder)
-        is_trained = folder == evidence.job.final_model and evidence.job.num_updates_per_step == 1
-        for row in evidence.ledger:
-            if is_trained and row.step == 1:
-                continue
-            layers = _forward(model, facts, row, output_router_logits=True).router_logits
-            for layer, logits_SE in enumerate(layers):
-                first = max(0, (row.prompt_length or 0) - 1) if layer + 1 == len(layers) else 0
-                chosen = torch.topk(logits_SE[first:-1], facts["num_experts_per_tok"], dim=-1).indices
-                reached |= {(layer, expert) for expert in set(chosen.flatten().tolist())}
+    for row in evidence.ledger:
+        is_first = row.step == 1 and evidence.job.num_updates_per_step == 1
+        sent = [_sent(model, facts, row) for model, facts in (models[:1] if is_first else models)]
+        reached |= {(layer, expert) for layer, _, expert in set.intersection(*sent)}
     return frozenset(
         change.name
         for change in evidence.weights.changes
         if (place := _expert_of(change.name)) is not None and place not in reached
     )
+
+
+def _sent(model: Any, facts: Mapping[str, Any], row: LedgerRow) -> set[tuple[int, int, int]]:
+    """Return (layer, token's place, expert) of a row's tokens that have a gradient."""
+    import torch
+
+    layers = _forward(model, facts, row, output_router_logits=True).router_logits
+    found = set()
+    for layer, logits_SE in enumerate(layers):
+        first = max(0, (row.prompt_length or 0) - 1) if layer + 1 == len(layers) else 0
+        chosen_SK = torch.topk(logits_SE[first:-1], facts["num_experts_per_tok"], dim=-1).indices
+        found |= {(layer, place, expert) for place, of in enumerate(chosen_SK.tolist()) for expert in of}
+    return found
 
 
 def _expert_of(name: str) -> tuple[int, int] | None:
