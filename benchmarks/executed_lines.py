@@ -17,10 +17,12 @@ from pathlib import Path
 from types import CodeType
 
 import refrl
+import seatrial
 from seatrial.faults.plant import source_path
 from seatrial.faults.planting import SCRIPTS, Change, changed_source
 
 PACKAGE = Path(refrl.__file__).parent
+OBSERVERS = Path(seatrial.__file__).parent
 RECORDER = Path(__file__).parent / "line_recorder"
 
 Lines = Mapping[str, Sequence[int]]
@@ -34,6 +36,7 @@ def recording(folder: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "SEATRIAL_LINES_OF": str(PACKAGE),
         "SEATRIAL_LINES_TO": str(folder),
+        "SEATRIAL_LINES_NOT_BY": str(OBSERVERS),
     }
 
 

@@ -56,6 +56,10 @@ LEFT_OUT = ("policy.model_name",)
 """Options that a trial sets itself."""
 
 
+class TooLate(KeyboardInterrupt):
+    """A trial is over its time limit; upon an interrupt it stops its commands."""
+
+
 class Run(NamedTuple):
     """One run of a trial."""
 
@@ -192,7 +196,7 @@ def perform(run: Run, seconds: float, until: float) -> tuple[Run, Said, Lines] |
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
             said = _said(run, seconds / 2, folder)
-        except KeyboardInterrupt:
+        except TooLate:
             said = Said("late", f"no end within {seconds:.0f} s")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -200,7 +204,7 @@ def perform(run: Run, seconds: float, until: float) -> tuple[Run, Said, Lines] |
 
 
 def _late(number: int, frame: object) -> None:
-    raise KeyboardInterrupt  # upon which a trial stops its commands
+    raise TooLate
 
 
 def _said(run: Run, seconds: float, folder: Path) -> Said:

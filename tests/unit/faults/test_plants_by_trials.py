@@ -69,11 +69,17 @@ def test_processes_record_their_lines(
     folder.mkdir()
     (package / "__init__.py").write_text("")
     (package / "part.py").write_text(SOURCE)
+    (tmp_path / "watching").mkdir()
+    (tmp_path / "watching/observer.py").write_text(
+        "from package.part import first\n\n\ndef watch():\n    first([1])\n    yield\n    first([1])\n"
+    )
+    monkeypatch.setattr(scripts[0], "OBSERVERS", tmp_path / "watching")
     monkeypatch.setattr(scripts[0], "PACKAGE", package)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    # A forked child is killed before it ends, and what it did is recorded.
+    # What the observer calls does not count. A forked child is killed before it ends, and what it did is recorded.
     program = (
-        "import os, signal\nfrom package.part import first, second\nfirst([])\nchild = os.fork()\n"
+        "import os, signal\nfrom package.part import first, second\nimport watching.observer as observer\n"
+        "watch = observer.watch()\nnext(watch)\nfirst([])\n[*watch]\nchild = os.fork()\n"
         "if not child:\n    second([1])\n    os.kill(os.getpid(), signal.SIGKILL)\nos.waitpid(child, 0)"
     )
     subprocess.run(
