@@ -107,7 +107,6 @@ class ParallelLayout:
                     directory=context.directory / way,
                     seed=context.seed,
                     overrides=(EPSILON, *options, *overrides),
-                    asks_functions=way == "shared",
                 )
                 for way, overrides in own.items()
             }

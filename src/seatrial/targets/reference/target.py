@@ -18,8 +18,10 @@ from seatrial.targets.base import CHECKOUT_VARIABLE, AdvantageFacts, Job, JobReq
 if TYPE_CHECKING:
     from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
 
-GUARDS = "seatrial.targets.reference.guards.observer:TrialGuards"
-ASKING_GUARDS = "seatrial.targets.reference.guards.observer:AskingGuards"
+_GUARDS = [
+    f"logger.observers=[seatrial.targets.reference.guards.observer:{name}]"
+    for name in ("TrialGuards", "AskingGuards")
+]
 GUARDS_FILE = "guards.json"
 _SOURCES = Path(seatrial.__file__).resolve().parent.parent
 OVERRIDDEN = ("grpo-smoke", "grpo-async", "grpo-refit-delta", "grpo-lora", "grpo-checkpoint-save")
@@ -163,7 +165,7 @@ class ReferenceTarget:
         )
         chosen = [word for word in request.overrides if not word.startswith("policy.model_name=")]
         own = _own_words(request, "grpo", loop_seed)
-        words = [*own, _watched(request), *chosen, *request.words]
+        words = [*own, _GUARDS[request.asks_functions], *chosen, *request.words]
         if _saves_every_step(request):
             words, config = self._saving(request.recipe, own, words)
         else:
@@ -212,8 +214,11 @@ class ReferenceTarget:
         from refrl.config import SFTRunConfig, load_config
 
         is_judged = request.recipe != "sft-warmup"
-        observers = [_watched(request)] if is_judged else []
-        words = [*_own_words(request, "sft", request.seed), *observers, *request.words]
+        words = [
+            *_own_words(request, "sft", request.seed),
+            *[_GUARDS[request.asks_functions]] * is_judged,
+            *request.words,
+        ]
         if request.ends_early:
             words.append("checkpointing.checkpoint_must_save_by=00:00:00:00")
         config = load_config(SFTRunConfig, _config(request.recipe), words)
@@ -291,11 +296,6 @@ def _saves_every_step(request: JobRequest) -> bool:
         and _size(request.model) <= _SMALL_MODEL_BYTES
         and not any(word.startswith(_DISTRIBUTED) for word in (*request.words, *request.overrides))
     )
-
-
-def _watched(request: JobRequest) -> str:
-    """Return the word that names the observer of a run."""
-    return f"logger.observers=[{ASKING_GUARDS if request.asks_functions else GUARDS}]"
 
 
 def _size(model: Path) -> int:
