@@ -221,6 +221,7 @@ def train_and_judge(
             directory=context.directory,
             seed=context.seed,
             overrides=context.overrides,
+            asks_functions=True,
         )
     )
     evidence = train(context, job, context.directory / "run.log")

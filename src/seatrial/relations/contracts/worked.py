@@ -40,6 +40,7 @@ SUBJECTS: Mapping[str, str] = {
     "parts": "parts of a run whose others are replaced: what they ask of them, in which order",
     "pools": "samplers of several engines: rows, losses and weights that change",
     "processes": "ranks and engines in processes of their own",
+    "programs": "programs that are rewarded: limits, outputs, the sandbox that is reported",
     "properties": "rows, packs, steps and orders of any size",
     "ranks": "what ranks exchange, sum and compare, and how a run joins them",
     "rates": "rates of a step, costs of a model, shares of a device's peaks, and seconds",

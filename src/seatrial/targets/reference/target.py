@@ -18,7 +18,10 @@ from seatrial.targets.base import CHECKOUT_VARIABLE, AdvantageFacts, Job, JobReq
 if TYPE_CHECKING:
     from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
 
-GUARDS = "seatrial.targets.reference.guards.observer:TrialGuards"
+_GUARDS = [
+    f"logger.observers=[seatrial.targets.reference.guards.observer:{name}]"
+    for name in ("TrialGuards", "AskingGuards")
+]
 GUARDS_FILE = "guards.json"
 _SOURCES = Path(seatrial.__file__).resolve().parent.parent
 OVERRIDDEN = ("grpo-smoke", "grpo-async", "grpo-refit-delta", "grpo-lora", "grpo-checkpoint-save")
@@ -162,7 +165,7 @@ class ReferenceTarget:
         )
         chosen = [word for word in request.overrides if not word.startswith("policy.model_name=")]
         own = _own_words(request, "grpo", loop_seed)
-        words = [*own, f"logger.observers=[{GUARDS}]", *chosen, *request.words]
+        words = [*own, _GUARDS[request.asks_functions], *chosen, *request.words]
         if _saves_every_step(request):
             words, config = self._saving(request.recipe, own, words)
         else:
@@ -211,8 +214,11 @@ class ReferenceTarget:
         from refrl.config import SFTRunConfig, load_config
 
         is_judged = request.recipe != "sft-warmup"
-        observers = [f"logger.observers=[{GUARDS}]"] if is_judged else []
-        words = [*_own_words(request, "sft", request.seed), *observers, *request.words]
+        words = [
+            *_own_words(request, "sft", request.seed),
+            *[_GUARDS[request.asks_functions]] * is_judged,
+            *request.words,
+        ]
         if request.ends_early:
             words.append("checkpointing.checkpoint_must_save_by=00:00:00:00")
         config = load_config(SFTRunConfig, _config(request.recipe), words)

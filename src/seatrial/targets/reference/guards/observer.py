@@ -60,6 +60,7 @@ from seatrial.targets.reference.guards.seeds import SeedGuard
 from seatrial.targets.reference.guards.specifications import check_specifications
 from seatrial.targets.reference.guards.updates import UpdateGuard, shows_updates
 from seatrial.targets.reference.guards.weight_sync import check_sync
+from seatrial.targets.reference.guards.worked import check_worked
 from seatrial.targets.reference.target import GUARDS_FILE
 
 FIRST_CENSUS, NEXT_CENSUS = 3, 25
@@ -352,6 +353,17 @@ class TrialGuards(RecordingGuards):
         """Check what the checkpoints say, too."""
         self._saved_facts.ended(session)
         super().ended(session)
+
+
+class AskingGuards(TrialGuards):
+    """The guards of a trial that also call the functions of the run on worked examples."""
+
+    def ended(self, session: Session) -> None:
+        """Ask last, and only where the run itself showed no failure: it is written before."""
+        super().ended(session)
+        if session.world.rank == 0 and not any(one["failed"] for one in self.guards.summary().values()):
+            check_worked(self._config, self.guards)
+            self._write(session)
 
 
 def _bits(tensor: Tensor) -> bytes:
