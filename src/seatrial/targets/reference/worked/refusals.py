@@ -69,7 +69,7 @@ class OfRows(Weighed):
 
 
 def _of_rows() -> Iterator[WorkedExample]:
-    for words, options in {
+    of_one: Mapping[str, Mapping[str, Any]] = {
         "kept ids of 0 places for 2 tokens": {"kept_ids": ()},
         "kept ids of 1 places for 2 tokens": {"kept_ids": ((2,),)},
         "kept ids of 3 places for 2 tokens": {"kept_ids": ((2,), (3,), (4,))},
@@ -78,7 +78,8 @@ def _of_rows() -> Iterator[WorkedExample]:
         "completion_mask needs 2 entries": {"completion_mask": ()},
         "reward is nan": {"reward": float("nan")},
         "reward is -inf": {"reward": float("-inf")},
-    }.items():
+    }
+    for words, options in of_one.items():
         yield refused(words, f"a row: {words}", _made, **options)
     yield example("kept ids of a tool's words", 1, lambda: len(_made(**TOOL).input_ids_BS))
     yield refused(
@@ -252,9 +253,9 @@ def _of_stores() -> Iterator[WorkedExample]:
         "fewer than 1 samples ready for 'train' in 0 s": ("claim_meta", "p", "train", ["y"], 1),
         "neither select_fields nor the meta": ("get_data", KVBatchMeta(partition_id="p", sample_ids=["a"])),
     }
-    for words, (name, *given) in calls.items():
+    for words, (name, *arguments) in calls.items():
         wait = {"timeout_s": 0.0} if name == "claim_meta" else {}
-        yield refused(words, f"a call: {words}", _call, name, *given, **wait)
+        yield refused(words, f"a call: {words}", _call, name, *arguments, **wait)
     for name in ("renew", "acknowledge", "release"):
         yield refused("the meta has no lease", f"without a lease: {name}", _released, name)
     same = partial(_call, "register_partition", "p", ["x", "y"], 3, ["train"])
