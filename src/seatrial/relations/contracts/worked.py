@@ -44,6 +44,7 @@ SUBJECTS: Mapping[str, str] = {
     "properties": "rows, packs, steps and orders of any size",
     "ranks": "what ranks exchange, sum and compare, and how a run joins them",
     "rates": "rates of a step, costs of a model, shares of a device's peaks, and seconds",
+    "refusals": "what rows, losses, stores, files and names are refused for, and what is just taken",
     "returns": "what comes back from files, ids and seeds, zero and missing values included",
     "rewards": "verifiers, several at once, their failures and penalties",
     "rollouts": "rows between sampler and trainer, and what filters keep of them",

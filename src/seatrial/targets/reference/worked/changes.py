@@ -53,14 +53,14 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_ranks()
 
 
-ROW = Example(7, "p", "a", "made", solution="s", media="m")
+ROW = Example(7, "p" * 999, "a" * 999, "made", solution="s" * 999, media="m" * 999)
 CHANGES: Mapping[str, Sequence[Example]] = {
     "another id": [replace(ROW, prompt_id=8)],
-    "another prompt": [replace(ROW, prompt="P")],
-    "another answer": [replace(ROW, answer="A")],
-    "another solution": [replace(ROW, solution="S")],
+    "another prompt": [replace(ROW, prompt="p" * 998 + "P")],
+    "another answer": [replace(ROW, answer="a" * 998 + "A")],
+    "another solution": [replace(ROW, solution="s" * 998 + "S")],
     "no solution": [replace(ROW, solution=None)],
-    "another image": [replace(ROW, media="M")],
+    "another image": [replace(ROW, media="m" * 998 + "M")],
     "no image": [replace(ROW, media=None)],
     "a row more": [ROW, ROW],
     "no row": [],

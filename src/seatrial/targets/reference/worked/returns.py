@@ -17,8 +17,10 @@ import transformers
 from refrl.checkpointing.attempts import begin_attempt
 from refrl.checkpointing.layout import whole_checkpoints
 from refrl.config import LoraConfig
+from refrl.data_plane.columns import Column, encode
 from refrl.data_plane.factory import local_client
 from refrl.distributed import ALONE
+from refrl.generation.static.decoder import StaticDecoder
 from refrl.models import loading
 from refrl.models.tokenization import decode_completions, encode_answers, encode_prompts, make_byte_tokenizer
 from refrl.policy.adapter_files import CONFIG, read_adapters, save_adapters
@@ -57,10 +59,43 @@ def examples() -> Iterator[WorkedExample]:
     for num in (1, 2, 3):
         words = f"{2 * num} samples of the data plane were taken and never cleared"
         yield refused(words, f"{num} groups that a step took and did not clear", _unfinished, num)
+    yield example("samples outlast their buffers", ([[0, 1], [2, 3]], [[-1.0, -2.0], [-3.0, -4.0]]), _sampled)
+    for lengths in (None, (1, 1, 1)):
+        for rows in ([0, 1, 2], [1, 2], [2, 0], [1]):
+            values = [float(row) for row in rows]
+            yield example(f"rows {rows} outlast a column of {lengths}", values, _taken, lengths, rows)
+    for as_list in (False, True):
+        yield example(f"a field outlasts its caller, as list: {as_list}", [0.0, 1.0, 2.0], _encoded, as_list)
 
 
 class _SeenError(Exception):
     """Raised in place of loading a model."""
+
+
+def _sampled() -> Any:
+    """Return what a decoder has sampled, once its buffers are written over."""
+    logprobs_TR = torch.tensor([[-1.0, -2.0], [-3.0, -4.0], [0.0, 0.0]])
+    buffers = SimpleNamespace(ids_TR=torch.arange(6).reshape(3, 2), logprobs_TR=logprobs_TR)
+    decoder: Any = SimpleNamespace(_buffers=buffers, _num_sampled=2, _num_rows=2)
+    found = StaticDecoder.sampled(decoder, 0)
+    logprobs_TR.fill_(9.0)
+    return found
+
+
+def _taken(lengths: tuple[int, ...] | None, rows: list[int]) -> Any:
+    """Return the values of rows of a column, once the column is written over."""
+    values = torch.arange(3.0)
+    found = Column("dense" if lengths is None else "jagged", values, lengths).take(rows).values
+    values.fill_(9.0)
+    return found
+
+
+def _encoded(as_list: bool) -> Any:
+    """Return the values of a field, once what was given is written over."""
+    given = torch.arange(3.0)
+    found = encode([given] if as_list else given, "x").values
+    given.fill_(9.0)
+    return found
 
 
 def _loaded(kind: str, cap: float | None) -> Any:
