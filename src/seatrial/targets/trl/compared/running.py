@@ -72,7 +72,9 @@ class Run:
         if plan.evaluated_as.startswith("passed"):
             # Rows as the caller has them, which the trainer has not seen.
             rows = copy.deepcopy(sets[1])
-            trainer.evaluate({"other": sets[0], NAMED: rows} if plan.evaluated_as == "passed by name" else rows)
+            trainer.evaluate(
+                {"other": sets[0], NAMED: rows} if plan.evaluated_as == "passed by name" else rows
+            )
         after, fixed_after = _tensors(trainer)
         saved, kept = _saved(trainer) if plan.num_ranks == 1 else (None, {})
         return ComparedRun(
