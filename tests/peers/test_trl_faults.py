@@ -139,7 +139,8 @@ FAULTS = [
     (
         "compared-dpo", "R33.compared", "forms of an evaluation",
         "replace(trl.DPOTrainer, 'evaluate', lambda f: lambda self, given=None, eval_dataset=None, **k: "
-        "f(self, dict(zip(given, [*given.values()][::-1])) if isinstance(given, dict) else given or eval_dataset, **k))",
+        "f(self, dict(zip(given, [*given.values()][::-1])) if isinstance(given, dict) else given or eval_dataset, "
+        "**k))",
     ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
