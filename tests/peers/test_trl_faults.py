@@ -131,6 +131,17 @@ FAULTS = [
         "lambda self, *a, **k: (f(self, *a, **k), vars(k['args']).setdefault('label_names', []), "
         "k['args'].debug.append('x'))[0])",
     ),
+    (
+        "whole-grpo-bnpo", "R23.whole", "logged loss of completions",
+        "replace(trl.GRPOTrainer, 'prediction_step', lambda f: lambda self, *a, **k: "
+        "(f(self, *a, **k)[0] / 2, None, None))",
+    ),
+    (
+        "compared-dpo", "R33.compared", "forms of an evaluation",
+        "replace(trl.DPOTrainer, 'evaluate', lambda f: lambda self, given=None, eval_dataset=None, **k: "
+        "f(self, dict(zip(given, [*given.values()][::-1])) if isinstance(given, dict) else given or eval_dataset, "
+        "**k))",
+    ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
 BY_DAY = (0, 13, 16)

@@ -187,7 +187,10 @@ class PlainCompared:
                 for first in range(0, 4, size)
             ]
         found = losses[-1] if self.fault == "the last batch" else sum(losses) / len(losses)
-        return {"loss": 2 * found if self.fault == "another loss in evaluation" else found}
+        wrong = self.fault == "another loss in evaluation" or (
+            self.fault == "passed rows" and plan.evaluated_as
+        )
+        return {"loss": 2 * found if wrong else found}
 
 
 def _copies(model: Net, reference: Net) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -33,6 +33,7 @@ FAULTS = [
     ("the last step's scalar", "logged scalars of two steps"),
     ("the last batch", "batches of an evaluation, equal lengths"),
     ("another loss in evaluation", "evaluation of the trained rows"),
+    ("passed rows", "forms of an evaluation"),
     ("adapters with the base", "adapters"),
     ("evaluation trains", "evaluation"),
     ("moments are lost", "resumed"),

@@ -33,6 +33,9 @@ class ComparedPlan(Case):
     """One that the `CompareSpec` names; empty: none."""
     evaluates: Literal["never", "held out", "trained"] = "never"
     """Which rows are evaluated after every step; those that are trained on also before the first one."""
+    evaluated_as: Literal["", "named", "passed", "passed by name"] = ""
+    """How the held-out rows reach the trainer: as `eval_dataset`, there in a mapping, or passed to `evaluate` alone or
+    in a mapping after the last step."""
     num_evaluation_parts: int = 1
     """Batches of an evaluation: a divisor of four."""
     adapters: bool = False
@@ -85,7 +88,7 @@ class ComparedRun:
     num_steps: int = 0
     """Optimizer steps that the trainer counts."""
     evaluated: tuple[Mapping[str, float], ...] = ()
-    """What each evaluation logged, without the prefix `eval_`, times and rates left out."""
+    """What each evaluation logged, without the prefix `eval_` and the name in a mapping, times and rates left out."""
     others: tuple[ComparedRun, ...] = ()
     """What the other processes have; this run is the first one's."""
 

@@ -56,7 +56,7 @@ class Rollout:
     rewards: tuple[float | None, ...]
     """Of each reward function; None where it gave none."""
     batch: int
-    """Number of the generation that made it; rows of a batch with one prompt are a group."""
+    """Number of the generation that made it, negative in an evaluation; rows of a batch with one prompt are a group."""
     weight_version: int
     """Optimizer steps that the weights had seen that sampled it."""
     number: int
@@ -140,6 +140,8 @@ class TrainerRecord(Record):
     evaluations: tuple[TrainerEvaluation, ...]
     rollouts: tuple[Rollout, ...]
     """All completions sampled for training, in their order."""
+    evaluated: tuple[Rollout, ...] = ()
+    """All completions sampled for evaluations."""
     reference_weights: Mapping[str, Tensor] | None
     """Of the reference model at the start; None without one."""
     optimizer: Mapping[str, Tensor]

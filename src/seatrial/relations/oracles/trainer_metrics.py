@@ -226,21 +226,27 @@ def _log_ratios_to_reference(rows: Rows) -> list[float]:
 
 
 def _clipped(rows: Rows, *sides: str) -> list[float]:
-    """Return for each ratio whether the clip takes its gradient away; needs advantages only for their sign."""
+    """Return for each ratio whether the clip takes its gradient away."""
+    return [value for of_row in _clipped_by_row(rows, *sides) for value in of_row]
+
+
+def _clipped_by_row(rows: Rows, *sides: str) -> list[list[float]]:
+    """Return the same for the ratios of each row; needs advantages only for their sign."""
     from seatrial.relations.oracles.trainers import advantages
 
     spec: RolloutSpec = rows.spec
     estimated: dict[Rollout, float] = {}
     for batch in {row.batch for row in rows.rollouts}:
         estimated |= advantages(rows.stack, rows.record, batch)
-    found: list[float] = []
+    found: list[list[float]] = []
     for row, tokens_TV in rows.distributions:
+        found.append([])
         own_T = tokens_TV.gather(1, torch.tensor(row.sampled_ids)[:, None])[:, 0]
         of_row = 1 if spec.ratio != "token" else None
         for ratio in ratios(rows.stack, rows.record, row, own_T).tolist()[:of_row]:
             low = ratio < 1 - spec.clip_low and estimated[row] < 0
             high = ratio > 1 + spec.clip_high and estimated[row] > 0
-            found.append(float((low and "low" in sides) or (high and "high" in sides)))
+            found[-1].append(float((low and "low" in sides) or (high and "high" in sides)))
     return found
 
 
@@ -290,6 +296,8 @@ QUANTITIES: Mapping[str, Callable[[Rows], list[float]]] = {
     "clipped": lambda rows: _clipped(rows, "low", "high"),
     "clipped low": lambda rows: _clipped(rows, "low"),
     "clipped high": lambda rows: _clipped(rows, "high"),
+    "clipped low of a row": lambda rows: [statistics.fmean(one) for one in _clipped_by_row(rows, "low")],
+    "clipped high of a row": lambda rows: [statistics.fmean(one) for one in _clipped_by_row(rows, "high")],
 }
 """What is averaged, each value of a row or of a token that trains."""
 

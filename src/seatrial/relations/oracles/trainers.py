@@ -197,7 +197,8 @@ def _normalized(value: float, among: Sequence[float]) -> float:
 def advantages(stack: Any, record: TrainerRecord, batch: int) -> dict[Rollout, float]:
     """Return the advantage of each rollout of a generation; one without a reward has 0 and is in no baseline."""
     spec: RolloutSpec = stack.trainer_spec.objective
-    rewarded = shaped_rewards(stack, record, [row for row in record.rollouts if row.batch == batch])
+    sampled = record.evaluated if batch < 0 else record.rollouts
+    rewarded = shaped_rewards(stack, record, [row for row in sampled if row.batch == batch])
     scored = [(row, reward) for row, reward in rewarded if reward is not None]
     prompts = {row.prompt_ids: number for number, (row, _) in enumerate(rewarded)}
     values = [reward for _, reward in scored]

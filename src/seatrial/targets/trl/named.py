@@ -35,6 +35,10 @@ def scalars_of(trainer_class: type, spec: TrainerSpec) -> Mapping[str, Scalar]:
     that of the batch, and count the penalty of RLOO as a part of `reward`; their code averages `std_rewards`.
     """
     objective, own = spec.objective, dict(spec.scalars)
+    if not code_has("nanmin(gathered_low_clip)", trainer_class) or not code_has(
+        "masked_seq_mean", trainer_class
+    ):
+        own = {name: one for name, one in own.items() if not name.endswith(("low_min", "high_max"))}
     of_groups = r"\bstd_\w*rewards\.mean\(\)"
     if not isinstance(objective, RolloutSpec) or not any(
         re.search(of_groups, source) for source in sources([trainer_class])

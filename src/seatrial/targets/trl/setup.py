@@ -231,6 +231,8 @@ ROLLOUT_SCALARS = {
     "clip_ratio/region_mean": Scalar(quantity="clipped"),
     "clip_ratio/low_mean": Scalar(quantity="clipped low"),
     "clip_ratio/high_mean": Scalar(quantity="clipped high"),
+    "clip_ratio/low_min": Scalar(quantity="clipped low of a row", how="min"),
+    "clip_ratio/high_max": Scalar(quantity="clipped high of a row", how="max"),
 }
 TOOL_SCALARS = {
     **{name: one for name, one in ROLLOUT_SCALARS.items() if name not in TOKENS},

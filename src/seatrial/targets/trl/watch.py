@@ -33,6 +33,7 @@ class Watch:
         self._in_loop = False
         self._served: dict[tuple[Any, ...], int] = {}
         self._calls: dict[int, int] = {}
+        self._evaluations = 0
         self._turns = Turns(rows, rows.setup.options.get("max_tool_calling_iterations"))
         self.observed: dict[str, Any] = {
             "steps": [],
@@ -203,6 +204,7 @@ class Watch:
         prompts, shown = prompts.repeat_interleave(copies, 0), shown.repeat_interleave(copies, 0)
         step, is_training = self._trainer.state.global_step, self._evaluation is None
         self._calls[step] = self._calls.get(step, 0) + int(is_training)
+        self._evaluations += int(not is_training)
         if is_training:
             found = {name: getattr(settings, name, None) for name in GENERATION_SETTINGS}
             self.observed["sampling"].append({**found, **{k: v for k, v in given.items() if k in found}})
@@ -251,7 +253,7 @@ class Watch:
 
     def _origin(self, step: int, number: int, is_training: bool) -> dict[str, Any]:
         """Return which generation made a rollout, and its place there."""
-        batch = step * 100 + self._calls[step] if is_training else -1
+        batch = step * 100 + self._calls[step] if is_training else -self._evaluations
         return {"batch": batch, "weight_version": step, "number": number}
 
 

@@ -294,6 +294,7 @@ class Whole(KnowsFailures, TinyCausalModel):
             steps=steps,
             evaluations=evaluations,
             rollouts=tuple(one for rank in rollouts for one in rank if one.batch >= 0),
+            evaluated=tuple(one for rank in rollouts for one in rank if one.batch < 0),
             reference_weights=self._reference_weights(first["initial_weights"]),
             optimizer=first["optimizer"],
             was_training=all(rank["was_training"] for rank in ranks),

@@ -15,7 +15,7 @@ from seatrial.relations.laws.trainer.logged import BOUND, judged_scalars
 from seatrial.relations.laws.trainer.updates import gradient_equals_oracle, only_updates, plan, samples
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
-from seatrial.relations.oracles.trainers import step_loss
+from seatrial.relations.oracles.trainers import doubled, step_loss
 from seatrial.relations.runs import trainer_run
 from seatrial.relations.tensors import largest_difference
 from seatrial.relations.worst import relative_error
@@ -121,6 +121,32 @@ def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
             error = 0.0 if missing else min(relative_error(logged, value, 1e-1) for value in values)
             found.append((error, f"{name} after step {one.step}: {logged:.6g}, the oracle's {values[0]:.6g}"))
     return Measure.largest(found, BOUND, "logged by evaluations, relative difference")
+
+
+@EVALUATION.law(
+    "logged loss of completions",
+    "the divisor of training's micro-batches, a baseline of other completions, NaN where a group is one completion",
+    excluded=lambda stack: only_updates(stack) or (None if samples(stack) else "the trainer samples nothing"),
+)
+def evaluation_loss_of_completions(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare the loss that each evaluation logs of sampled completions with the oracle.
+
+    A mean over tokens may be that of each batch, whose means are then averaged over rows.
+    """
+    record = trainer_run(stack, case)
+    found = []
+    for one in record.evaluations:
+        weights, logged = doubled(record.weights_at(one.step)), one.logged.get("loss", math.nan)
+        with torch.no_grad():
+            whole, *parts = [
+                float(step_loss(stack, record, weights, batches, one.step + 1))
+                for batches in (one.batches, *([part] for part in one.batches))
+            ]
+        counts = [len(part) for part in one.batches]
+        mean = sum(n * part for n, part in zip(counts, parts, strict=True)) / sum(counts)
+        error = min(relative_error(logged, right, 1e-1) for right in (whole, mean))
+        found.append((error, f"after step {one.step}: {logged:.6g}, the oracle's {mean:.6g}"))
+    return Measure.largest(found, BOUND, "logged loss of an evaluation, relative difference")
 
 
 @RESUME.law(

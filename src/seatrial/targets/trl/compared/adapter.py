@@ -25,7 +25,7 @@ from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.trl.compared.rows import NUM_ROWS, as_texts, made_rows, rewards_of, with_turns
-from seatrial.targets.trl.compared.running import Run, run_of
+from seatrial.targets.trl.compared.running import NAMED, Run, run_of
 from seatrial.targets.trl.compared.table import KINDS, NEUTRAL, Kind, Options
 from seatrial.targets.trl.fitting import admits
 from seatrial.targets.trl.named import averages_tokens, code_has
@@ -182,10 +182,10 @@ class Compared(KnowsFailures, TinyCausalModel):
             try:
                 return run.finished()
             except Exception as error:
-                if plan.variation not in MAY_BE_REFUSED and not plan.adapter_kind:
+                if plan.variation not in MAY_BE_REFUSED and not plan.adapter_kind and not plan.evaluated_as:
                     raise
                 raise NotServed(
-                    f"{plan.variation or plan.adapter_kind}: {error_line(error)[:200]}"
+                    f"{plan.variation or plan.adapter_kind or plan.evaluated_as}: {error_line(error)[:200]}"
                 ) from error
 
     def arguments(self, plan: ComparedPlan) -> Any:
@@ -234,7 +234,9 @@ class Compared(KnowsFailures, TinyCausalModel):
         train, held_out = map(made_dataset, made)
         if plan.variation == "a stream":
             train = train.to_iterable_dataset()
-        return train, (train if plan.evaluates == "trained" else held_out)
+        evaluated = train if plan.evaluates == "trained" else held_out
+        # The rows that are judged are the last in a mapping.
+        return train, {"other": train, NAMED: evaluated} if plan.evaluated_as == "named" else evaluated
 
     def trainer(self, plan: ComparedPlan, arguments: Any, sets: tuple[Any, Any], tokenizer: Any) -> Any:
         """Return the trainer of a new model."""

@@ -17,6 +17,8 @@ from seatrial.targets.common.trainers import resuming, temporary_folder
 
 UNTIMED = re.compile(r"time|per_second|runtime|epoch|learning_rate|flos|eps$|profiling|^step$")
 
+NAMED = "held_out"
+"""Name of the held-out rows in a mapping of evaluated sets."""
 IN_PROCESSES = "module."
 """Of names of a model that averages gradients over processes, which PPO keeps in its place."""
 
@@ -55,7 +57,7 @@ class Run:
         adapter, plan = self.adapter, self.plan
         arguments, sets = adapter.arguments(plan), adapter.datasets(plan)
         tokenizer = copy.deepcopy(adapter.tokenizer)
-        own = (_containers(arguments), [list(one) for one in sets])
+        own = (_containers(arguments), [_rows(one) for one in sets])
         if plan.repeats:
             adapter.trainer(plan, arguments, sets, tokenizer).train()
         trainer = adapter.trainer(plan, arguments, sets, tokenizer)
@@ -67,6 +69,12 @@ class Run:
             self._train(trainer, checkpoint=checkpoint)
         else:
             self._train(trainer)
+        if plan.evaluated_as.startswith("passed"):
+            # Rows as the caller has them, which the trainer has not seen.
+            rows = copy.deepcopy(sets[1])
+            trainer.evaluate(
+                {"other": sets[0], NAMED: rows} if plan.evaluated_as == "passed by name" else rows
+            )
         after, fixed_after = _tensors(trainer)
         saved, kept = _saved(trainer) if plan.num_ranks == 1 else (None, {})
         return ComparedRun(
@@ -148,7 +156,9 @@ def _logged(trainer: Any, number: int) -> dict[str, float]:
 def _evaluated(trainer: Any) -> Iterator[dict[str, float]]:
     for entry in trainer.state.log_history:
         if any(name.startswith("eval_") for name in entry):
-            yield _scalars({name.removeprefix("eval_"): value for name, value in entry.items()})
+            given = {name.removeprefix("eval_"): value for name, value in entry.items()}
+            if not any(name.startswith("other_") for name in given):
+                yield _scalars({name.removeprefix(f"{NAMED}_"): value for name, value in given.items()})
 
 
 def _scalars(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -205,5 +215,12 @@ def _changes(
         if value != before:
             yield f"option {name} is {value} in place of {before}"
     for name, before, one in zip(("train_dataset", "eval_dataset"), own[1], sets, strict=True):
-        if list(one) != before:
+        if _rows(one) != before:
             yield f"rows of {name}"
+
+
+def _rows(given: Any) -> Any:
+    """Return the rows of a data set, or of each of a mapping."""
+    if isinstance(given, Mapping):
+        return {name: list(one) for name, one in given.items()}
+    return list(given)

@@ -21,6 +21,8 @@ SPREAD = (
     "whole-sft", "whole-sft-packing", "whole-sft-padding-free", "whole-dpo", "whole-dpo-precomputed",
     "whole-dpo-synchronised", "whole-reward", "whole-orpo", "whole-gkd", "whole-grpo", "whole-grpo-kl",
     "whole-grpo-sequence", "whole-grpo-dr", "whole-grpo-bnpo", "whole-grpo-slices", "whole-grpo-entropy", "whole-rloo",
+    "whole-grpo-entropy-tokens", "whole-grpo-epoch", "whole-grpo-masked", "whole-grpo-luspo", "whole-rloo-clipped",
+    "whole-rloo-epoch", "whole-sft-experts", "whole-sft-schedule", "whole-dpo-weighted", "whole-reward-centred",
 )  # fmt: skip
 """Setups that run in two processes too: one for each way in which rows, tokens or rewards are averaged.
 

@@ -33,11 +33,11 @@ SAMPLED_EPOCH: Mapping[str, Any] = {
     **{name: value for name, value in EPOCH.items() if "dataloader" not in name and "sampling" not in name},
     "num_train_epochs": 0.5,
     "per_device_eval_batch_size": 4,
-    "num_generations_eval": 2,
+    "num_generations_eval": 1,
     "metric_for_best_model": "reward",
     "shuffle_dataset": False,
 }
-"""Of trainers that sample: half an epoch in the order of the split, with fewer completions in evaluation."""
+"""Of trainers that sample: half an epoch in the order of the split, with one completion in evaluation."""
 DROPPING: Mapping[str, Any] = {
     "trait": "dropout",
     "model_options": {"resid_pdrop": RARE, "embd_pdrop": 0.0},

@@ -1,0 +1,42 @@
+"""R33.compared: an evaluation gives the same numbers however its rows reach the trainer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from seatrial.relations.contracts.compared import ComparedPlan
+from seatrial.relations.law import Measure
+from seatrial.relations.laws.trainer.compared import COMPARED, evaluations, plan
+from seatrial.relations.measures.compared import close
+from seatrial.relations.not_served import NotServed
+
+FORMS: Sequence[Literal["named", "passed", "passed by name"]] = ("named", "passed", "passed by name")
+TOTALS = re.compile(r"^num_|total")
+
+
+@COMPARED.law(
+    "forms of an evaluation",
+    "rows that are prepared twice or not at all, a reference of other rows, metrics of two sets in one",
+    cases=plan(evaluates="held out"),
+)
+def forms_of_an_evaluation(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare what an evaluation logs of rows given as one set with that of rows given by name or to `evaluate`."""
+    plain = evaluations(stack, case)[-1]
+    wrong, found = [], 0
+    for form in FORMS:
+        try:
+            given = evaluations(stack, replace(case, evaluated_as=form))[-1]
+        except NotServed:
+            continue
+        found += 1
+        wrong += [
+            f"{form}: {name} {given.get(name)} for {value:.5g}"
+            for name, value in plain.items()
+            if not TOTALS.search(name) and not (name in given and close(given[name], value))
+        ]
+    if not found:
+        raise NotServed("no form is served")
+    return Measure.count(wrong, "metrics that the form of an evaluation changes")
