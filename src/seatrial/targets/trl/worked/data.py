@@ -236,12 +236,11 @@ DATA_ROWS: Sequence[Row] = (
     Row(
         "chats",
         f"{TEMPLATES}:has_generation_markers",
-        "markers of every spelling, none, several templates",
+        "markers of every spelling, none",
         lambda has: [
             *map(has, ("{% generation %}", "{%- generation -%}", "{%generation%}", "generation", CALLED)),
-            has({"default": CALLED, "other": "{% generation %}"}),
         ],
-        [True, True, True, False, False, False],
+        [True, True, True, False, False],
     ),
     Row(
         "chats",

@@ -21,6 +21,7 @@ COSTS: dict[str, Any] = {
     "vocab_size": 16,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
+    "head_dim": 4,
     "intermediate_size": 16,
 }
 """Of a layer and a token at a length of 4: projections 256 + 128, scores 128, MLP 768; of the head 256."""
@@ -90,7 +91,9 @@ def _answers(*ids: int) -> dict[str, list[int]]:
 
 def _demonstrated(builder_class: Any) -> Any:
     template = "{prompt} WITH {privileged_context}"
-    builder = builder_class(SimpleNamespace(args=SimpleNamespace(teacher_prompt_template=template)))
+    builder = builder_class(
+        SimpleNamespace(args=SimpleNamespace(teacher_prompt_template=template, generate_from_teacher=True))
+    )
     system = {"role": "system", "content": "s"}
     asked = [system, {"role": "user", "content": "p"}]
     shown = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]

@@ -37,14 +37,18 @@ def _called(row: Row) -> Any:
     """Call a row's function.
 
     Raises:
-        NotServed: the release does not have it, or a package that it needs is missing.
+        NotServed: the release does not have it, or a package or a model of the Hub that it needs is missing.
     """
     from accelerate import Accelerator
 
     Accelerator(cpu=True)  # whose state TRL's loggers and callbacks need
     try:
         return row.call(find_name("trl", row.place.split()))
-    except (Gone, ImportError) as error:
+    except (Gone, ImportError, OSError) as error:
+        raise NotServed(str(error)) from error
+    except RuntimeError as error:
+        if "Failed to import" not in str(error):
+            raise
         raise NotServed(str(error)) from error
 
 

@@ -131,6 +131,8 @@ def _model_options(main: Callable[..., Any]) -> dict[str, Any]:
     given = _run(main, *words, "--use_peft", "--lora_r", "3")
     arguments, adapter = given["args"], given.get("peft_config")
     own = arguments.model_init_kwargs
+    if own is None:
+        raise NotServed("the script gives the trainer a model, and no options of one")
     return {
         **{name: own[name] for name in ("revision", "attn_implementation", "dtype")},
         "rank": getattr(adapter, "r", None),
