@@ -85,7 +85,8 @@ def _rollouts(loop_class: Any, plan: Plan, limit: int | None) -> Rolled:
     opened = [
         tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in prompts
     ]
-    server, rewarded = _Server(plan, opened, tokenizer), []
+    server = _Server(plan, opened, tokenizer)
+    rewarded: list[tuple[int, str]] = []
 
     def reward(completions: Sequence[Any], number: Sequence[int], **_: Any) -> list[float | None]:
         texts = [tools.text_of(one) for one in completions]
@@ -239,7 +240,7 @@ def functions() -> dict[str, Any]:
         return found
     if loop_class := getattr(worker, "_AsyncRolloutLoop", None):
         found |= {"asynchronous rollouts": partial(_rollouts, loop_class), "asynchronous options": SAMPLING}
-    planners = tuple(getattr(trainer, name, None) for name in ("FixedCountBatcher", "TokenBudgetBatcher"))
+    planners = (getattr(trainer, "FixedCountBatcher", None), getattr(trainer, "TokenBudgetBatcher", None))
     if None not in planners and hasattr(trainer, "TreeRow"):
         found["packed rollouts"] = partial(_packed, planners)
     return found

@@ -1,4 +1,4 @@
-"""R31.async_rollouts: rollouts that a server samples beside training are trained as sampled, scored and packed."""
+"""R31.async_rollouts: rollouts that a server samples during training are trained as sampled, scored and packed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seatrial.relations.laws.utilities.records import random_words
 
 ASYNC = relation_of(
     "async_rollouts",
-    "rollouts-beside-training-are-what-was-sampled",
+    "rollouts-during-training-are-what-was-sampled",
     "Sampled tokens train with the server's log-probabilities, results of tools do not, and packs lose no token.",
 )
 COPIES = 3

@@ -286,7 +286,7 @@ DATA_ROWS: Sequence[Row] = (
     Row(
         "rewards",
         "trl.rewards:reasoning_accuracy_reward",
-        "an answer after the thought, a wrong one, one within the thought alone, a delimiter of one's own",
+        "an answer after the thought, a wrong one, one within the thought alone, a custom delimiter",
         lambda reward: [
             *reward(
                 _said(

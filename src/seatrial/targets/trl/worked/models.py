@@ -156,7 +156,7 @@ def _synchronised(callback_class: Any) -> list[float]:
 
 
 def _cast(cast: Callable[..., Any]) -> list[str]:
-    model = _Rows()
+    model: Any = _Rows()
     model.layers[0].to(torch.bfloat16)
     cast(model)
     parts = (model.embed_tokens, model.lm_head, model.layers[0][2], model.layers[0][0], model.layers[1][0])
@@ -171,7 +171,7 @@ def _gradients(model: Any) -> list[Tensor]:
 
 
 def _same_gradients(enable: Callable[..., Any]) -> list[bool]:
-    """Compare gradients with those without checkpointing, and tell whether it is on."""
+    """Compare gradients with those without checkpointing, and return whether it is on."""
     plain, own = _model(), _model()
     enable(own)
     own.gradient_checkpointing_enable()

@@ -7,7 +7,6 @@ import importlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 from unittest.mock import MagicMock, patch
 
@@ -169,11 +168,11 @@ def _mixture(config_class: Any) -> list[Any]:
 def _printed(show: Callable[..., Any]) -> list[bool]:
     from rich import console
 
-    wide = partial(console.Console, width=200, file=io.StringIO())
-    made: list[Any] = []
-    with patch(f"{UTILS}.Console", lambda *_, **__: made.append(wide()) or made[-1]):
+    written = io.StringIO()
+    wide = console.Console(width=200, file=written)
+    with patch(f"{UTILS}.Console", lambda *_, **__: wide):
         show(["sky"], ["blue"], {"right": [0.123]}, [0.987], 42)
-    text = made[-1].file.getvalue()
+    text = written.getvalue()
     return [word in text for word in ("sky", "blue", "right", "0.12", "0.99", "42")]
 
 
