@@ -22,6 +22,8 @@ USED = (
 class Worked:
     """Small functions of TRL, its scripts and its callbacks on worked examples; see `contracts.worked`."""
 
+    worked_subjects = frozenset(row.subject for row in ROWS)
+
     def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
         """Return the examples of a subject."""
         return examples(ROWS, subject)
