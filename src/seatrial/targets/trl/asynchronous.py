@@ -140,7 +140,7 @@ async def _until_done(loop: Any, num_prompts: int) -> list[Any]:
     for _ in range(PAST):
         while not loop.rollout_buffer.empty():
             found.append(loop.rollout_buffer.get())
-        if running.done() or any(one.group_id >= num_prompts for one in found):
+        if running.done() or {*range(num_prompts)} <= {one.group_id for one in found}:
             break
         await asyncio.sleep(0.01)
     stop.set()
