@@ -74,6 +74,22 @@ FAULTS = [
         "[{**row, 'KL_completion_ids': row['completion_ids']} for row in rows]))",
     ),
     (
+        "utilities", "R31.async_rollouts", "rollouts with tools",
+        "import trl.experimental.async_grpo.async_rollout_worker as worker\n"
+        "after_init(worker._AsyncRolloutLoop, lambda self: setattr(self, 'max_tool_calling_iterations', "
+        "self.max_tool_calling_iterations or None))",
+    ),
+    (
+        "utilities", "R31.async_rollouts", "packed rollouts",
+        "import trl.experimental.async_grpo.packing as packing\n"
+        "replace(packing.TreeRow, 'pack', lambda f: lambda self: {**(found := f(self)), "
+        "'position_ids': found['position_ids'] * 0})",
+    ),
+    (
+        "worked", "R34.worked", "models",
+        "replace(trl.trainer.utils, 'hash_module', lambda f: lambda module: 'same')",
+    ),
+    (
         "utilities", "R31.templates", "choice of a template",
         "import trl.chat_template_utils as own\n"
         "own.qwen3_vl_training_chat_template = own.qwen2_5_vl_training_chat_template",

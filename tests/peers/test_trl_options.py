@@ -66,5 +66,6 @@ def test_public_names_are_judged_or_listed_without(
     states = dict(json.loads(ran.stdout.splitlines()[-1]))
     assert states["GRPOTrainer"].startswith("whole-grpo")
     assert states["parse_response"] == "utilities"
+    assert states["create_reference_model"] == "worked"
     assert states["AsyncGRPOTrainer"] == "out of scope: vLLM"
     assert "uncovered" in states.values()

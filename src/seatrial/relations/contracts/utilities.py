@@ -242,6 +242,9 @@ UTILITIES: Mapping[str, str] = {
     "template for training": "(name of a template) -> name of the one for training, None if it needs none",
     "takes tools": "(template) -> whether it is said to write calls and results of tools",
     "read answer": "(template, text of the prompt, text of the answer, tools) -> turn",
+    "asynchronous rollouts": "(turns by prompt and copy, limit of rounds of calls) -> rows, requests, rewards, counts",
+    "asynchronous options": "options that each request of them has",
+    "packed rollouts": "(rows, parts, limit of tokens or None) -> by batch and part its terms and its tokens",
     "cosine": "(verdicts, lengths, longest, bounds of wrong and of right answers) -> the rewards (arXiv 2502.03373)",
 }
 """Functions by name, with what each takes and gives; tensors keep their precision unless a law says otherwise."""

@@ -83,7 +83,7 @@ class WorkedExample:
 
 @runtime_checkable
 class WorkedExamples(Protocol):
-    """Functions of a stack with worked examples."""
+    """Functions of a stack with worked examples; one with few subjects names them in `worked_subjects`."""
 
     def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
         """Return the examples of one of `SUBJECTS`, in any order; none where the stack has no such functions."""

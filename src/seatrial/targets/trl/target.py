@@ -36,6 +36,7 @@ class TRLTarget(ComponentsTarget):
             whole,
         )
         from seatrial.targets.trl.compared import adapter as compared
+        from seatrial.targets.trl.worked.adapter import Worked
 
         return {
             "sft": supervised.SFT,
@@ -61,6 +62,7 @@ class TRLTarget(ComponentsTarget):
             "packing-wrapped": packing.Wrapped,
             **drawing.ADAPTERS,
             **utilities.ADAPTERS,
+            "worked": Worked,
             **whole.ADAPTERS,
             **compared.ADAPTERS,
             **configurations.ADAPTERS,

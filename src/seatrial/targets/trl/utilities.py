@@ -12,7 +12,7 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.trl import collators, templates, tiles
+from seatrial.targets.trl import asynchronous, collators, templates, tiles
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.sources import SOURCES
 
@@ -75,6 +75,7 @@ class Utilities(KnowsFailures):
         if not made:
             raise Gone(f"trl {release('trl')} has none of {', '.join(PLAIN.values())}")
         made |= {**templates.functions(), **collators.functions(), **tiles.functions()}
+        made |= asynchronous.functions()
         self.utilities: Mapping[str, Callable[..., Any]] = made
 
 

@@ -97,7 +97,19 @@ def _case_of(subject: str) -> Any:
     return lambda stack, seed, tidy: SubjectCase(subject=subject)
 
 
-for _subject, _what in SUBJECTS.items():
-    WORKED.law(_subject, f"an edge, an order or an option of {_what}", cases=_case_of(_subject))(
-        _results_are_right
+def _without(subject: str) -> Any:
+    """Return a law's `excluded`: the declaration of a stack that names its subjects, and not this one."""
+    return lambda stack: (
+        None
+        if subject in getattr(stack, "worked_subjects", SUBJECTS)
+        else f"worked examples without {subject}"
     )
+
+
+for _subject, _what in SUBJECTS.items():
+    WORKED.law(
+        _subject,
+        f"an edge, an order or an option of {_what}",
+        cases=_case_of(_subject),
+        excluded=_without(_subject),
+    )(_results_are_right)

@@ -43,12 +43,14 @@ def _judged() -> dict[str, str]:
     from seatrial.targets.trl.setups.listed import SETUPS
     from seatrial.targets.trl.sources import SOURCES
     from seatrial.targets.trl.utilities import ADAPTED, PLAIN
+    from seatrial.targets.trl.worked.adapter import ROWS, USED
 
     found = dict.fromkeys(
         (*PLAIN.values(), *(row[0] for row in (*ADAPTED.values(), *SOURCES.values()))), "utilities"
     )
     found |= {place.rpartition(":")[2]: "utilities" for places, _ in COLLATORS.values() for place in places}
     found |= dict.fromkeys(TEMPLATES_AND_TILES, "utilities")
+    found = dict.fromkeys((*(row.function for row in ROWS), *USED), "worked") | found
     found |= {
         "pack_dataset": "packing, packing-split, packing-wrapped",
         "SyncRefModelCallback": "whole-*-synchronised",
