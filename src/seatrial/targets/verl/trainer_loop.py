@@ -97,7 +97,6 @@ class VerlTrainerLoop(KnowsFailures):
             "tokenizer": _Tokenizer(),
             "train_dataloader": _Loader(plan),
             "val_dataloader": [_rows_of(VALIDATED)],
-
             "train_dataset": None,
             "actor_rollout_wg": workers,
             "ref_policy_wg": workers,
@@ -134,7 +133,9 @@ class VerlTrainerLoop(KnowsFailures):
             setattr(trainer, name, part)
         if hasattr(trainer, "_init_dump_executor"):
             trainer._init_dump_executor()
-        owner, name = (trainer, "_update_actor") if hasattr(trainer, "_update_actor") else (workers, "update_actor")
+        owner, name = (
+            (trainer, "_update_actor") if hasattr(trainer, "_update_actor") else (workers, "update_actor")
+        )
         update = getattr(owner, name)
 
         def recorded(batch: Any) -> Any:
@@ -331,7 +332,9 @@ class _Workers:
         if isinstance(batch, self.proto):
             ids = batch.batch["input_ids"][:, -T:].tolist()
             values = torch.tensor([[logprob_of(token, reference) for token in row] for row in ids])
-            own = {"ref_log_prob": values} if reference else {"old_log_probs": values, "entropys": values.abs()}
+            own = (
+                {"ref_log_prob": values} if reference else {"old_log_probs": values, "entropys": values.abs()}
+            )
             return self.proto.from_dict(tensors=own)
         rows = batch["input_ids"].unbind()
         found = [
