@@ -216,7 +216,7 @@ class _Tokenizer:
 
 @cache
 def _takes_tokens() -> bool:
-    """Tell whether the loop takes the prompts' tokens out of a batch before it generates, as before 0.7."""
+    """Return whether the loop takes the prompts' tokens out of a batch before it generates, as before 0.7."""
     return '_pop = ["input_ids"' in getsource(find_name("verl", [f"{TRAINER}:RayPPOTrainer"]))
 
 
