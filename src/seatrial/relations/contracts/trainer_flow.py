@@ -27,6 +27,8 @@ class FlowPlan:
     """Weight of the KL to the reference that rewards lose."""
     save_every: int = 0
     validate_every: int = 0
+    validation_copies: int = 1
+    """Answers of a prompt of a validation."""
     warmup: int = 0
     """The policy is trained from this step on."""
     resumed: bool = False
@@ -62,7 +64,7 @@ class FlowRecord:
     """`generate`, `update`, `save`, `load`, `sync` or `validate`, and the step."""
     logged: dict[int, dict[str, float]] = field(default_factory=dict)
     mini_batch: int = 0
-    """Rows of a mini-batch that the policy was asked for."""
+    """Rows of a mini-batch that the policy was asked for; 0 where its workers know that themselves."""
     dumped: dict[int, list[tuple[str, str, float]]] = field(default_factory=dict)
     """By step: prompt, answer and score of each row that the loop writes to a file; texts are ids with blanks."""
     validated: Sequence[tuple[int, str]] = ()

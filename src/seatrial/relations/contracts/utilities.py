@@ -41,6 +41,8 @@ class Episode(NamedTuple):
     sampled_logprobs: Sequence[Sequence[float]]
     called: Sequence[str]
     """`city` of each call that ran."""
+    created: Sequence[Mapping[str, Any]] = ()
+    """What the tool was made with for each call."""
 
 
 class Rollout(NamedTuple):

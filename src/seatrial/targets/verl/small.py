@@ -108,7 +108,7 @@ def _found(place: str) -> Any:
     """Return what is at `module:name`; modules of the trainer import what their functions do not use."""
     module = place.partition(":")[0]
     if module.startswith(("verl.trainer", "verl.utils.dataset")):
-        import_without(module, (*UNUSED, "qwen_vl_utils"))
+        import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
     return find_name("verl", [place])
 
 

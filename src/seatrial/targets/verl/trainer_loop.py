@@ -38,8 +38,8 @@ from seatrial.targets.verl.rewards import objects
 
 TRAINER = "verl.trainer.ppo.ray_trainer"
 P, T = 4, 6
-VALIDATED = (5, 8, 11, 13, 14)
-"""Prompts of a validation: no number of workers divides theirs."""
+VALIDATED = (5, 8, 11, 14, 14)
+"""Prompts of a validation, two of one text: no number of workers divides theirs."""
 
 
 class VerlTrainerLoop(KnowsFailures):
@@ -64,13 +64,10 @@ class VerlTrainerLoop(KnowsFailures):
         import_without(TRAINER, UNUSED)
         self.trainer = find_name("verl", [f"{TRAINER}:RayPPOTrainer"])
         source = getsource(self.trainer)
-        parts = (
-            "async_rollout_manager.generate_sequences",
-            "checkpoint_manager.update_weights",
-            "extract_reward",
-        )
+        parts = ("async_rollout_manager.generate_sequences", "gen_batch.repeat")
         if not all(part in source for part in parts):
             raise Gone(f"the loop of verl {release('verl')} has not all of {', '.join(parts)}")
+        self._rewards_itself = "val_reward_fn" in source
         os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
         self._proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self.utilities: Mapping[str, Callable[..., Any]] = {"trainer loop": self._run}
@@ -121,26 +118,39 @@ class VerlTrainerLoop(KnowsFailures):
             "use_teacher_policy": False,
             "ref_in_actor": False,
             "hybrid_engine": True,
-            "use_legacy_worker_impl": "disable",
+            "use_legacy_worker_impl": "enable" if self._rewards_itself else "disable",
+            "async_rollout_mode": True,
+            "use_reward_loop": False,
             "device_name": "cpu",
             "total_training_steps": plan.steps,
             "kl_ctrl_in_reward": find_name("verl", ["verl.trainer.ppo.core_algos:FixedKLController"])(
                 plan.kl_in_reward
             ),
         }
+        if self._rewards_itself:
+            parts |= {"reward_fn": _given_rewards, "val_reward_fn": _given_rewards}
         for name, part in parts.items():
             setattr(trainer, name, part)
         if hasattr(trainer, "_init_dump_executor"):
             trainer._init_dump_executor()
-        update = trainer._update_actor
+        owner, name = (
+            (trainer, "_update_actor") if hasattr(trainer, "_update_actor") else (workers, "update_actor")
+        )
+        update = getattr(owner, name)
 
         def recorded(batch: Any) -> Any:
             record.events.append(("update", trainer.global_steps))
             record.trained[trainer.global_steps] = _rows(batch)
             return update(batch)
 
-        trainer._update_actor = recorded
+        setattr(owner, name, recorded)
         return trainer
+
+
+def _given_rewards(batch: Any, return_dict: bool = False) -> Any:
+    """Return the rewards that the generator gave with the answers."""
+    rewards = batch.batch["rm_scores"]
+    return {"reward_tensor": rewards, "reward_extra_info": {}} if return_dict else rewards
 
 
 @cache
@@ -175,7 +185,7 @@ def _configuration(plan: FlowPlan) -> Any:
         "algorithm.use_kl_in_reward": plan.kl_in_reward > 0,
         "algorithm.kl_penalty": "kl",
         "actor_rollout_ref.rollout.n": plan.copies,
-        "actor_rollout_ref.rollout.val_kwargs.n": 1,
+        "actor_rollout_ref.rollout.val_kwargs.n": plan.validation_copies,
         "actor_rollout_ref.rollout.agent.num_workers": plan.ranks,
         "actor_rollout_ref.actor.ppo_mini_batch_size": plan.prompts,
     }
@@ -204,10 +214,23 @@ class _Tokenizer:
         return [self.decode(row) for row in rows]
 
 
+@cache
+def _takes_tokens() -> bool:
+    """Return whether the loop takes the prompts' tokens out of a batch before it generates, as before 0.7."""
+    return '_pop = ["input_ids"' in getsource(find_name("verl", [f"{TRAINER}:RayPPOTrainer"]))
+
+
 def _rows_of(prompts: Any) -> dict[str, Any]:
     """Return what a data set gives of prompts."""
     numbers = [int(prompt) for prompt in prompts]
+    tokens = {
+        "input_ids": torch.zeros(len(numbers), P, dtype=torch.long),
+        "attention_mask": torch.ones(len(numbers), P, dtype=torch.long),
+        "position_ids": torch.zeros(len(numbers), P, dtype=torch.long),
+        "raw_prompt_ids": objects([prompt_ids(prompt) for prompt in numbers]),
+    }
     return {
+        **(tokens if _takes_tokens() else {}),
         "dummy_tensor": torch.zeros(len(numbers), 1),
         "raw_prompt": objects([[{"role": "user", "content": str(prompt)}] for prompt in numbers]),
         "data_source": objects([source_of(prompt) for prompt in numbers]),
@@ -250,7 +273,8 @@ class _Generator:
         self.proto, self.trainer, self.record = proto, trainer, record
 
     def __call__(self, prompts: Any) -> Any:
-        step, validates = prompts.meta_info["global_steps"], prompts.meta_info.get("validate", False)
+        facts = prompts.meta_info
+        step, validates = facts.get("global_steps", self.trainer.global_steps), facts.get("validate", False)
         given = prompts.non_tensor_batch
         numbers = [int(one[0]["content"]) for one in given["raw_prompt"]]
         self.record.events.append(("validate" if validates else "generate", step))
@@ -259,7 +283,7 @@ class _Generator:
         seen: Counter[int] = Counter()
         columns: dict[str, list[Any]] = {"prompts": [], "responses": [], "shown": [], "rm_scores": []}
         for number in numbers:
-            copy = 0 if validates else seen[number]
+            copy = seen[number]
             seen[number] += 1
             prompt, answer = prompt_ids(number), answer_ids(number, copy, step)
             left, right = P - len(prompt), T - len(answer)
@@ -294,14 +318,24 @@ class _Workers:
 
     def __init__(self, plan: FlowPlan, record: FlowRecord) -> None:
         self.plan, self.record = plan, record
+        self.world_size = plan.ranks
         self._dispatch_info: dict[str, list[int]] = {}
-        self.make = find_name("verl", ["verl.utils.tensordict_utils:get_tensordict"])
-        self.get = find_name("verl", ["verl.utils.tensordict_utils:get"])
+        self.proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+
+    def make(self, tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
+        return find_name("verl", ["verl.utils.tensordict_utils:get_tensordict"])(tensors, facts)
 
     def _query_dispatch_info(self, role: str) -> list[int]:
         return list(range(self.plan.ranks))
 
     def _of(self, batch: Any, reference: bool) -> Any:
+        if isinstance(batch, self.proto):
+            ids = batch.batch["input_ids"][:, -T:].tolist()
+            values = torch.tensor([[logprob_of(token, reference) for token in row] for row in ids])
+            own = (
+                {"ref_log_prob": values} if reference else {"old_log_probs": values, "entropys": values.abs()}
+            )
+            return self.proto.from_dict(tensors=own)
         rows = batch["input_ids"].unbind()
         found = [
             torch.tensor([logprob_of(token, reference) for token in [*row.tolist()[1:], 0]]) for row in rows
@@ -316,14 +350,21 @@ class _Workers:
         return self._of(batch, reference=True)
 
     def update_actor(self, batch: Any) -> Any:
-        self.record.mini_batch = int(self.get(batch, "mini_batch_size"))
+        if isinstance(batch, self.proto):
+            return self.proto.from_dict(
+                tensors={"none": torch.zeros(1, 1)}, meta_info={"metrics": {"actor/loss": [0.0]}}
+            )
+        get = find_name("verl", ["verl.utils.tensordict_utils:get"])
+        self.record.mini_batch = int(get(batch, "mini_batch_size"))
         return self.make({}, {"metrics": {"mfu": [0.0], "loss": [0.0]}})
 
     def save_checkpoint(self, path: str, remote: str | None, step: int, **_: Any) -> None:
         Path(path).mkdir(parents=True)
         self.record.events.append(("save", step))
 
-    def load_checkpoint(self, path: str, **_: Any) -> None:
+    def load_checkpoint(self, path: str | None, **_: Any) -> None:
+        if path is None:  # an older loop that begins
+            return
         self.record.events.append(("load", int(Path(path).parent.name.removeprefix("global_step_"))))
 
 

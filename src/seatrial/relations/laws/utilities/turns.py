@@ -19,6 +19,17 @@ TURNS = relation_of(
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "%s"}}\n</tool_call>'
 TWO_TURNS = (f"I look. {CALL % 'Bern'}", f"Again. {CALL % 'Chur'}", "Sunny.")
 TOOL_TEXT = "abcdefghijklmnopqrstuvwxyz"
+MADE_WITH = {"place": "north"}
+"""What an episode's tool is made with."""
+TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n' }}"
+    "{{ 'Answer at length, and say why.' if long else 'Answer.' }}{{ '<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages if message.role %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""Writes a system prompt of its own, which an option changes, and a line break after each turn."""
+TEMPLATE_OPTIONS = {"long": True}
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 77}
 
 
@@ -171,3 +182,39 @@ def options_of_sampling_are_passed_on(stack: Any, case: Numbers) -> Measure:
     given = _episode(stack).sampling
     wrong = [str(one) for one in given if {name: one.get(name) for name in SAMPLING} != SAMPLING]
     return Measure.count(wrong, "requests with other options")
+
+
+@TURNS.law(
+    "turns as the template writes them",
+    "the template's own system prompt again or a part of it, a tool's answer twice",
+    excluded=without("agent episode"),
+    ends="<|im_end|>",
+)
+@TURNS.law(
+    "line breaks between turns",
+    "no line break after a turn that the model ended, two of them",
+    excluded=without("agent episode"),
+    ends="<|im_end|>\n",
+)
+def turns_are_written_by_the_template(stack: Any, case: Numbers, ends: str) -> Measure:
+    """Compare the text after the prompt with that of a template with a system prompt, an option and line breaks."""
+    due = "".join(
+        f"{answer}{ends}<|im_start|>tool\n{TOOL_TEXT}{ends}<|im_start|>assistant\n"
+        for answer in TWO_TURNS[:-1]
+    )
+    due += f"{TWO_TURNS[-1]}<|im_end|>"
+    text = _episode(stack, templated=True).text
+    text = text if ends.endswith("\n") else text.replace("<|im_end|>\n", "<|im_end|>")
+    wrong = [] if text == due else [f"{text!r}, {due!r} is right"]
+    return Measure.count(wrong, "episodes that are written otherwise")
+
+
+@TURNS.law(
+    "what tools are made with",
+    "a tool that is made without what the row says",
+    excluded=without("agent episode"),
+)
+def tools_are_made_with_what_the_row_says(stack: Any, case: Numbers) -> Measure:
+    """Check that each call has a tool that was made with what the row gives for it."""
+    wrong = [str(one) for one in _episode(stack).created if one != MADE_WITH]
+    return Measure.count(wrong, "tools that are made with something else")
