@@ -179,6 +179,8 @@ class PlainAdapted:
             if name in [one for one, _ in self.taken] and self.fault != "merges again":
                 continue
             delta = self.delta(name)
+            if safe and not delta.isfinite().all() and self.fault != "checks nothing":
+                raise ValueError("not finite")
             if safe and self.fault == "safe merge of the first":
                 delta = self.delta(self.used[0])
             if safe and self.fault == "safe merge":
@@ -310,6 +312,11 @@ class PlainAdapters:
         """Add an adapter of another rank."""
         model.make(name, RANK - 1)
 
+    def add_nowhere(self, model: PlainAdapted, name: str, options: str) -> None:
+        """Refuse the adapter; the fault takes it."""
+        if self.fault != "on no layer":
+            raise ValueError(options)
+
     def plain_weights(self, *, dtype: str) -> Mapping[str, Tensor]:
         return {name: value.to(getattr(torch, dtype)) for name, value in plain_weights().items()}
 
@@ -320,6 +327,13 @@ class PlainAdapters:
         self, model: PlainAdapted, names: Sequence[str], weights: Sequence[float], how: str, new: str
     ) -> None:
         """Add factors one below the other; the faults scale once more, or drop a sign."""
+        if (
+            how.startswith("dare")
+            or how in ("magnitude_prune", "ties")
+            or (how == "linear" and len(names) > 1)
+        ):
+            self._combine_parts(model, names, weights, how, new)
+            return
         if how in ("magnitude_prune_svd", "ties_svd"):
             deltas = [self._pruned(model.delta(name)) for name in names]
             if how == "ties_svd" and self.fault != "all agree":
@@ -340,6 +354,36 @@ class PlainAdapters:
         if self.fault == "combining moves the base":
             model.base["weight"] = model.base["weight"] + 0.01
         model.adapters[new] = {"A": a, "B": b}
+
+    def _combine_parts(
+        self, model: PlainAdapted, names: Sequence[str], weights: Sequence[float], how: str, new: str
+    ) -> None:
+        """Combine factor by factor, or changes whose elements are dropped at random."""
+        if how.endswith("_svd"):
+            made = self._mixed([model.delta(name) for name in names], weights, how)
+            model.adapters[new] = {"A": torch.eye(WIDTH), "B": made / model.scale()}
+            return
+        roots = [math.sqrt(abs(weight) * model.scale()) for weight in weights]
+        signed = [math.copysign(root, weight) for root, weight in zip(roots, weights, strict=True)]
+        # The factors are for a scaling of one.
+        one = {
+            factor: self._mixed([model.adapters[name][factor] for name in names], shares, how)
+            for factor, shares in (("A", signed), ("B", roots))
+        }
+        model.adapters[new] = one
+
+    def _mixed(self, values: Sequence[Tensor], weights: Sequence[float], how: str) -> Tensor:
+        if how.startswith("dare"):
+            values = [value * (torch.rand_like(value) < 0.5) for value in values]
+            values = values if self.fault == "dropped alone" else [value * 2 for value in values]
+        elif how != "linear":
+            values = [self._pruned(value) for value in values]
+        weighted = torch.stack([value * weight for value, weight in zip(values, weights, strict=True)])
+        if "ties" not in how:
+            return weighted.sum(0)
+        stacked = torch.stack(list(values))
+        agrees = (stacked != 0) & ((stacked > 0) == (stacked.sum(0) >= 0))
+        return (weighted * agrees).sum(0) / agrees.sum(0).clamp(min=1)
 
     def _pruned(self, delta: Tensor) -> Tensor:
         """Return the half of the elements that are largest."""

@@ -61,7 +61,7 @@ def _varied(kind: Any, seed: int) -> dict[str, Any]:
         for options in variants.values()
         if "trait" not in options and ("target_modules" not in options or name == "lora")
     ]
-    if not same or kind.trait != "linear" or "target_modules" not in kind.options:
+    if not same or kind.config in SHARED or kind.trait != "linear" or "target_modules" not in kind.options:
         raise NotServed("no varied options")
     return dict(same[seed % len(same)])
 

@@ -158,6 +158,10 @@ class PeftAdapters(KnowsFailures):
     def add_nowhere(self, model: AdaptedModel, name: str, options: Nowhere) -> None:
         assert isinstance(model, PeftAdapted)
         config, given = self._config(0.0), self.kind.options
+        if given.get("ensure_weight_tying"):
+            raise NotServed("a tied layer is named with the other one")
+        if given.get("target_parameters"):
+            config.target_parameters = None
         if options == "no such name":
             if not given.get("target_modules"):
                 raise NotServed("these options name no layers")

@@ -24,7 +24,6 @@ COMMON: Mapping[str, Mapping[str, Any]] = {
     "conv3": {"trait": "conv3", "target_modules": ["layer"]},
     "embedding": {"target_modules": ["embed_tokens", "q_proj"]},
     "scaled-embedding": {"trait": "scaled embedding", "target_modules": ["embed_tokens", "q_proj"]},
-    "head": {"target_modules": ["lm_head", "q_proj"]},
 }
 """Variants that many types have, by name."""
 TAKES: Mapping[str, str] = {
@@ -44,14 +43,12 @@ TAKES: Mapping[str, str] = {
     "conv2": "adalora boft hira hra ia3 loha lokr oft",
     "conv2-of-one": "adalora boft hira hra ia3 loha lokr oft",
     "conv2-dilated": "adalora hira ia3 loha lokr",
-    "conv2-circular": "adalora boft hira hra ia3 loha lokr oft",
-    "conv2-grouped": "ia3 loha lokr oft",
+    "conv2-circular": "adalora hira ia3 loha lokr",
+    "conv2-grouped": "ia3 loha lokr",
     "conv1": "hira loha lokr",
     "conv3": "hira ia3",
-    "embedding": "hira oft tinylora",
-    "scaled-embedding": "hira oft tinylora",
-    "head": "adalora boft c3a deft delora fourierft frod glora gralora hira hra ia3 lily loha lokr miss oft osf peanut "
-    "psoft pvera randlora road shira supertuning tinylora unilora vblora vera waveft",
+    "embedding": "hira oft",
+    "scaled-embedding": "hira oft",
 }
 """Types by the variants that they take."""
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {

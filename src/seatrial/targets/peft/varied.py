@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.peft import known as known_failures
+from seatrial.targets.peft import known_merges
 from seatrial.targets.peft.bases import Trait
 from seatrial.targets.peft.kinds import PeftAdapters
 from seatrial.targets.peft.nets import NETS
@@ -26,6 +27,10 @@ BREAKS: Mapping[str, Sequence[KnownFailure]] = {
     "oft-conv2": [known_failures.OFT_CONVOLUTION],
     "oft-constrained": [known_failures.OFT_CONSTRAINED],
     "oft-constrained-shared": [known_failures.OFT_CONSTRAINED],
+    **{f"{name}-conv2-circular": [known_merges.CIRCULAR] for name in ("adalora", "hira", "loha", "lokr")},
+    "boft-conv2": [known_merges.BOFT_CHECKS],
+    "boft-conv2-of-one": [known_merges.BOFT_CHECKS],
+    "hira-scaled-embedding": [known_merges.HIRA_SCALED],
     "psoft-lowrank": [known_failures.DERIVED_IN_BFLOAT16],
     "trainable-tokens-tied": [known_failures.TIED_TOKENS_SECOND],
     "supertuning-derived-indices": [known_failures.DERIVED_IN_BFLOAT16],

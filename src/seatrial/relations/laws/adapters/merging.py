@@ -18,8 +18,8 @@ from seatrial.relations.tensors import largest_difference
 
 UNITS = 3
 """Units of a tensor's largest value: three factors, scaling, cast and sum round by half a unit each."""
-UNMERGED = 8
-"""The same, there and back, where factors multiply the weight."""
+UNMERGED = 12
+"""There and back where up to four reflections multiply the weight: eight products that round by 1.5 units each."""
 
 
 def _never_merges(stack: Any) -> str | None:
@@ -305,11 +305,16 @@ def refused_merge_changes_nothing(stack: Any, case: AdapterCase) -> Measure:
         wrong += [
             f"{name} changes, as {kind} is refused"
             for name, value in before.items()
-            if not torch.equal(after[name], value)
+            if _is_of(name, names) and not torch.equal(after[name], value)
         ][:1]
     return Measure.count(
         wrong, "merges of values that are not finite, or weights that a refused merge changed"
     )
+
+
+def _is_of(weight: str, names: list[str]) -> bool:
+    """Return whether a weight is that of a layer that has one of these tensors; layers before it may be merged."""
+    return any(f"{weight.rpartition('.')[0]}." in name for name in names)
 
 
 def _kinds_of_tensors(model: AdaptedModel, whole: tuple[str, ...]) -> dict[str, list[str]]:
@@ -319,5 +324,6 @@ def _kinds_of_tensors(model: AdaptedModel, whole: tuple[str, ...]) -> dict[str, 
         if any(part in name for part in whole):
             continue
         parts = name.split(".")
-        kinds.setdefault(".".join(parts[parts.index("first") - 1 :]), []).append(name)
+        kind = [part for part in parts[parts.index("first") - 1 :] if not part.isdigit()]
+        kinds.setdefault(".".join(kind), []).append(name)
     return kinds
