@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from tests.unit.relations.plain_combinations import combine_parts
 from torch import Tensor
 
 from seatrial.relations.contracts.adapters import (
@@ -332,7 +333,7 @@ class PlainAdapters:
             or how in ("magnitude_prune", "ties")
             or (how == "linear" and len(names) > 1)
         ):
-            self._combine_parts(model, names, weights, how, new)
+            combine_parts(self, model, names, weights, how, new)
             return
         if how in ("magnitude_prune_svd", "ties_svd"):
             deltas = [self._pruned(model.delta(name)) for name in names]
@@ -354,36 +355,6 @@ class PlainAdapters:
         if self.fault == "combining moves the base":
             model.base["weight"] = model.base["weight"] + 0.01
         model.adapters[new] = {"A": a, "B": b}
-
-    def _combine_parts(
-        self, model: PlainAdapted, names: Sequence[str], weights: Sequence[float], how: str, new: str
-    ) -> None:
-        """Combine factor by factor, or changes whose elements are dropped at random."""
-        if how.endswith("_svd"):
-            made = self._mixed([model.delta(name) for name in names], weights, how)
-            model.adapters[new] = {"A": torch.eye(WIDTH), "B": made / model.scale()}
-            return
-        roots = [math.sqrt(abs(weight) * model.scale()) for weight in weights]
-        signed = [math.copysign(root, weight) for root, weight in zip(roots, weights, strict=True)]
-        # The factors are for a scaling of one.
-        one = {
-            factor: self._mixed([model.adapters[name][factor] for name in names], shares, how)
-            for factor, shares in (("A", signed), ("B", roots))
-        }
-        model.adapters[new] = one
-
-    def _mixed(self, values: Sequence[Tensor], weights: Sequence[float], how: str) -> Tensor:
-        if how.startswith("dare"):
-            values = [value * (torch.rand_like(value) < 0.5) for value in values]
-            values = values if self.fault == "dropped alone" else [value * 2 for value in values]
-        elif how != "linear":
-            values = [self._pruned(value) for value in values]
-        weighted = torch.stack([value * weight for value, weight in zip(values, weights, strict=True)])
-        if "ties" not in how:
-            return weighted.sum(0)
-        stacked = torch.stack(list(values))
-        agrees = (stacked != 0) & ((stacked > 0) == (stacked.sum(0) >= 0))
-        return (weighted * agrees).sum(0) / agrees.sum(0).clamp(min=1)
 
     def _pruned(self, delta: Tensor) -> Tensor:
         """Return the half of the elements that are largest."""

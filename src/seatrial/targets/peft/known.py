@@ -319,13 +319,10 @@ DERIVED_IN_BFLOAT16 = KnownFailure(
     finding="PEFT: FRoD over a base in bfloat16",
 ).of("R29.saved/into bfloat16")
 
-
 ENABLED_TRAINS = KnownFailure(
     "an adapter that is used for inference trains after a block in which adapters are disabled",
     finding="PEFT: an adapter for inference that was disabled",
 ).of("R29.histories/disabled while for inference")
-
-
 OLDER_FILES = KnownFailure(
     "the file of an adapter has tensors of others whose names contain its name",
     finding="PEFT: several adapters in older releases",
