@@ -262,7 +262,8 @@ def dropped_is_rescaled(stack: Any, case: AdapterCase, how: Combination) -> Meas
     """Check that each element is a sum of some of the given ones over the part that is kept, and each sum occurs."""
     model, weights, names = two(stack, case), (0.7, 0.4), ["first", "second"]
     of_changes = how.endswith("_svd")
-    given = [_changes(model, name) if of_changes else _factors(model, name) for name in names]
+    changes = [_changes(model, name) for name in names] if of_changes else []
+    factors = [] if of_changes else [_factors(model, name) for name in names]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(case.seed)
         stack.combine(model, names, weights, how, "combined")
@@ -270,14 +271,14 @@ def dropped_is_rescaled(stack: Any, case: AdapterCase, how: Combination) -> Meas
     if of_changes:
         found = _changes(model, "combined")
         made = [
-            (value, _mixed([one[key] for one in given], weights, how), key)
+            (value, _mixed([one[key] for one in changes], weights, how), key)
             for key, value in found.items()
             if value.any()
         ]
     else:
         for key, update in _factors(model, "combined").items():
             for factor, value in update.factors.items():
-                own = [one[key] for one in given]
+                own = [one[key] for one in factors]
                 shares = _weighted(own, weights, factor)
                 values = [one.factors[factor].double() for one in own]
                 made.append((value.double(), _mixed(values, shares, how), f"{factor} of {key}"))
