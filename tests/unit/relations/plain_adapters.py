@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from tests.unit.relations.plain_combinations import combine_parts
 from torch import Tensor
 
 from seatrial.relations.contracts.adapters import (
@@ -179,6 +180,8 @@ class PlainAdapted:
             if name in [one for one, _ in self.taken] and self.fault != "merges again":
                 continue
             delta = self.delta(name)
+            if safe and not delta.isfinite().all() and self.fault != "checks nothing":
+                raise ValueError("not finite")
             if safe and self.fault == "safe merge of the first":
                 delta = self.delta(self.used[0])
             if safe and self.fault == "safe merge":
@@ -310,6 +313,11 @@ class PlainAdapters:
         """Add an adapter of another rank."""
         model.make(name, RANK - 1)
 
+    def add_nowhere(self, model: PlainAdapted, name: str, options: str) -> None:
+        """Refuse the adapter; the fault takes it."""
+        if self.fault != "on no layer":
+            raise ValueError(options)
+
     def plain_weights(self, *, dtype: str) -> Mapping[str, Tensor]:
         return {name: value.to(getattr(torch, dtype)) for name, value in plain_weights().items()}
 
@@ -320,6 +328,13 @@ class PlainAdapters:
         self, model: PlainAdapted, names: Sequence[str], weights: Sequence[float], how: str, new: str
     ) -> None:
         """Add factors one below the other; the faults scale once more, or drop a sign."""
+        if (
+            how.startswith("dare")
+            or how in ("magnitude_prune", "ties")
+            or (how == "linear" and len(names) > 1)
+        ):
+            combine_parts(self, model, names, weights, how, new)
+            return
         if how in ("magnitude_prune_svd", "ties_svd"):
             deltas = [self._pruned(model.delta(name)) for name in names]
             if how == "ties_svd" and self.fault != "all agree":

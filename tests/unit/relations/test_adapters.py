@@ -77,6 +77,16 @@ SUMS = "R29.combined/"
         ("names of adapters", {"R29.saved/the adapter's tensors alone"}),
         ("cast when loaded", {"R29.saved/into bfloat16"}),
         ("smallest", {f"{SUMS}pruned by magnitude", f"{SUMS}pruned by magnitude, one subtracted"}),
+        ("checks nothing", {"R29.merged/refused merge"}),
+        ("on no layer", {f"R29.elsewhere/added to no layer, no such {what}" for what in ("name", "layer")}),
+        (
+            "dropped alone",
+            {
+                f"{SUMS}{what} dropped at random{how}"
+                for what in ("factors", "changes")
+                for how in ("", ", by elected signs")
+            },
+        ),
         ("all agree", {f"{SUMS}by elected signs"}),
         ("padding", {"R29.adapted/padded rows"}),
         ("mean of all", {"R29.adapted/loss of labels"}),

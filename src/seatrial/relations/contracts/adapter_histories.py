@@ -14,8 +14,9 @@ from seatrial.relations.contracts.adapters import AdaptedModel, AdapterSpec
 if TYPE_CHECKING:
     from seatrial.relations.contracts.adapters import Combination
 
-Options = Literal["own", "elsewhere", "scaled", "saved"]
-"""Of an adapter: those of the type, other layers, another rank and scale, or a module that is saved whole."""
+Options = Literal["own", "elsewhere", "scaled", "saved", "varied"]
+"""Of an adapter: those of the type, other layers, another rank and scale, a module that is saved whole, or another
+value of any other option, which the seed chooses."""
 OPTIONS: tuple[Options, ...] = get_args(Options)
 
 

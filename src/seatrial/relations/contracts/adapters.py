@@ -16,9 +16,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Precision = Literal["float32", "bfloat16", "float16"]
-Combination = Literal["linear", "cat", "svd", "magnitude_prune_svd", "ties_svd"]
+Combination = Literal[
+    "linear",
+    "cat",
+    "svd",
+    "magnitude_prune_svd",
+    "ties_svd",
+    "magnitude_prune",
+    "ties",
+    "dare_linear",
+    "dare_ties",
+    "dare_linear_svd",
+    "dare_ties_svd",
+]
+"""How several adapters become one: of their changes of the weights (`_svd`, `cat`), or factor by factor."""
 DENSITY = 0.5
-"""The part of each change that pruned combinations keep: the largest ones."""
+"""The part that pruned combinations keep: the largest ones, or any (`dare`), which are divided by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +280,11 @@ class CombinedAdapters(Protocol):
     def combine(
         self, model: AdaptedModel, names: Sequence[str], weights: Sequence[float], how: Combination, new: str
     ) -> None:
-        """Add the adapter `new` as the weighted sum; all but `linear` have a rank that loses nothing."""
+        """Add the adapter `new` as the weighted sum; those of changes have a rank that loses nothing.
+
+        Raises:
+            NotServed: the stack refuses it.
+        """
         ...
 
 

@@ -17,6 +17,7 @@ from seatrial.targets.peft.adapted import PeftAdapted, refusing, saved_in
 from seatrial.targets.peft.elsewhere import LEFT_OUT, ONE_NAME, SHARED, elsewhere
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.updates import has_updates, updates_of
+from seatrial.targets.peft.variants import OF_LORA, OWN
 
 SCALED: Mapping[str, Mapping[str, Any]] = {
     "LoraConfig": {
@@ -51,8 +52,22 @@ ALONE = ("LNTuningConfig", "FrodConfig")
 """Types of which a layer needs every adapter."""
 
 
-def options_of(kind: Any, which: Options) -> dict[str, Any]:
-    """Return the options of PEFT of an adapter of a kind.
+def _varied(kind: Any, seed: int) -> dict[str, Any]:
+    """Return values of further options of a type on the same layers."""
+    name = kind.config.removesuffix("Config").lower()
+    variants = OF_LORA if name == "lora" else OWN.get(name, {})
+    same = [
+        options
+        for options in variants.values()
+        if "trait" not in options and ("target_modules" not in options or name == "lora")
+    ]
+    if not same or kind.config in SHARED or kind.trait != "linear" or "target_modules" not in kind.options:
+        raise NotServed("no varied options")
+    return dict(same[seed % len(same)])
+
+
+def options_of(kind: Any, which: Options, seed: int = 0) -> dict[str, Any]:
+    """Return the options of PEFT of an adapter of a kind; the seed chooses among several.
 
     Raises:
         NotServed: the type has no such options.
@@ -67,6 +82,8 @@ def options_of(kind: Any, which: Options) -> dict[str, Any]:
     if kind.config in (*ONE_NAME, *SHARED) and own.get("layers_to_transform"):
         raise NotServed("a tensor of all layers has the name of the first layer that has it, which changes")
     plain = {name: value for name, value in own.items() if name not in LEFT_OUT or name == "exclude_modules"}
+    if which == "varied":
+        return {**plain, **_varied(kind, seed)}
     if which == "scaled" and kind.config in SCALED and "layer_replication" not in own:
         return {**plain, **SCALED[kind.config]}
     if which == "saved" and kind.trait == "linear" and "target_modules" in own:
@@ -82,22 +99,24 @@ class HistoryAdapted(PeftAdapted):
     def __init__(
         self,
         model: Any,
-        make: Callable[[Options], Any],
+        make: Callable[[Options, int], Any],
         plain_names: frozenset[str],
         given: Options,
         *,
+        seed: int,
         combines: bool,
     ) -> None:
         """Keep a model.
 
         Args:
             model: the `PeftModel`.
-            make: returns a new configuration of an adapter.
+            make: returns a new configuration of an adapter, by a seed where there are several.
             plain_names: names of the tensors of the base model.
             given: the options of the first adapter.
+            seed: that of the first adapter.
             combines: whether weighted sums of its layers are offered.
         """
-        super().__init__(model, make(given), plain_names)
+        super().__init__(model, make(given, seed), plain_names)
         self._make, self._combines = make, combines
 
     def updates(self, name: str) -> Sequence[WeightUpdate] | None:
@@ -107,7 +126,7 @@ class HistoryAdapted(PeftAdapted):
     def put(self, options: Options, name: str, *, seed: int) -> None:
         with torch.random.fork_rng(devices=[]), refusing():
             torch.manual_seed(seed)
-            config = self._make(options)
+            config = self._make(options, seed)
             # AdaLoRA refuses a second adapter that trains; all others are frozen until they are in use.
             config.inference_mode = self._type == "ADALORA"
             self.model.add_adapter(name, config)
@@ -205,8 +224,8 @@ def alone(adapters: Any, options: Options, name: str, *, seed: int, dropout: flo
 
     kind = adapters.kind
 
-    def make(which: Options) -> Any:
-        given = copy.deepcopy(options_of(kind, which))
+    def make(which: Options, seed: int) -> Any:
+        given = copy.deepcopy(options_of(kind, which, seed))
         if dropout and kind.dropout is not None:
             given[kind.dropout] = dropout
         if kind.trait not in NETS:
@@ -215,6 +234,6 @@ def alone(adapters: Any, options: Options, name: str, *, seed: int, dropout: flo
 
     with torch.random.fork_rng(devices=[]), refusing():
         torch.manual_seed(seed)
-        model = peft.get_peft_model(adapters.given("float32"), make(options), adapter_name=name)
+        model = peft.get_peft_model(adapters.given("float32"), make(options, seed), adapter_name=name)
     combines = kind.trait in ("linear", "tied", "conv1d")
-    return HistoryAdapted(model, make, adapters._plain_names, options, combines=combines)
+    return HistoryAdapted(model, make, adapters._plain_names, options, seed=seed, combines=combines)

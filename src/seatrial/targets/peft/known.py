@@ -22,6 +22,14 @@ _SUMS = (
     "R29.combined/pruned by magnitude",
     "R29.combined/pruned by magnitude, one subtracted",
     "R29.combined/by elected signs",
+    "R29.combined/factors",
+    "R29.combined/factors, one subtracted",
+    "R29.combined/factors pruned by magnitude",
+    "R29.combined/factors by elected signs",
+    "R29.combined/factors dropped at random",
+    "R29.combined/factors dropped at random, by elected signs",
+    "R29.combined/changes dropped at random",
+    "R29.combined/changes dropped at random, by elected signs",
 )
 RSLORA_SUMS = KnownFailure(
     "the scaling of a combined adapter is sqrt(r) with rsLoRA, and its factors are for 1",
@@ -60,6 +68,7 @@ TIED_MERGE = KnownFailure(
     "R29.merged/weights in bfloat16",
     "R29.merged/weights in float16",
     "R29.merged/two adapters",
+    "R29.merged/two adapters, in turn",
     "R29.merged/one of two by name",
     "R29.elsewhere/merged twice",
     "R29.elsewhere/merged again",
@@ -99,15 +108,6 @@ TIED_SECOND_SAVED = KnownFailure(
     "R29.histories/gradients",
     "R29.histories/what trains",
 )
-OFT_TWO = KnownFailure(
-    "two rotations at once are applied in one order by the forward pass, and in the other one by a merge",
-    finding="PEFT: two OFT adapters at once",
-    releases=since("peft", "0.16"),
-).of("R29.merged/two adapters")
-C3A_TWO = KnownFailure(
-    "the second of two adapters gets the first one's output for its input",
-    finding="PEFT: two C3A adapters at once",
-).of("R29.merged/two adapters")
 HRA_START = KnownFailure(
     "pairs of equal vectors, which make HRA start as the base, are what Gram-Schmidt divides by zero, or by rounding",
     finding="PEFT: HRA with Gram-Schmidt does not start as the base",
@@ -139,7 +139,7 @@ LILY_ROWS = KnownFailure(
 OSF_DISABLED = KnownFailure(
     "a merged adapter stays merged where it is disabled",
     finding="PEFT: OSF disabled while merged",
-).of("R29.merged/disabled while merged")
+).of("R29.merged/disabled while merged", "R29.histories/what trains")
 OSF_TWICE = KnownFailure(
     "an adapter that is merged a second time is added a second time",
     finding="PEFT: OSF merged twice",
@@ -190,6 +190,7 @@ CONVOLUTION = KnownFailure(
     "R29.merged/outputs",
     "R29.merged/outputs while merged",
     "R29.merged/two adapters",
+    "R29.merged/two adapters, in turn",
     "R29.merged/one of two by name",
     *_MERGED_ELSEWHERE[:3],
     "R29.histories/outputs",
@@ -222,6 +223,7 @@ REPLICATED_MERGE = KnownFailure(
     "R29.merged/weights in float16",
     "R29.merged/disabled while merged",
     "R29.merged/two adapters",
+    "R29.merged/two adapters, in turn",
     "R29.merged/one of two by name",
     "R29.elsewhere/merged twice",
     "R29.elsewhere/merged again",
@@ -280,6 +282,7 @@ OFT_CONVOLUTION = KnownFailure(
     "R29.merged/outputs while merged",
     "R29.merged/one of two by name",
     "R29.merged/two adapters",
+    "R29.merged/two adapters, in turn",
     *_MERGED_ELSEWHERE,
 )
 OFT_CONSTRAINED = KnownFailure(
@@ -316,13 +319,10 @@ DERIVED_IN_BFLOAT16 = KnownFailure(
     finding="PEFT: FRoD over a base in bfloat16",
 ).of("R29.saved/into bfloat16")
 
-
 ENABLED_TRAINS = KnownFailure(
     "an adapter that is used for inference trains after a block in which adapters are disabled",
     finding="PEFT: an adapter for inference that was disabled",
 ).of("R29.histories/disabled while for inference")
-
-
 OLDER_FILES = KnownFailure(
     "the file of an adapter has tensors of others whose names contain its name",
     finding="PEFT: several adapters in older releases",
@@ -356,6 +356,12 @@ TIED_TOKENS_IN_USE = KnownFailure(
     "tokens of an adapter that is added are in use and train at once where the head is tied",
     finding="PEFT: an adapter of tied tokens that is added",
 ).of(*_TOKENS, "R29.histories", "R29.histories/what trains", "R29.histories/tensors", "R29.histories/files")
+
+
+TOKENS_TRAIN = KnownFailure(
+    "tokens that are used for inference train after another adapter is deleted",
+    finding="PEFT: tokens for inference after a deletion",
+).of("R29.histories/what trains")
 
 
 def _embeds(options: Mapping[str, Any]) -> bool:

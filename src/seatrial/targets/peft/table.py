@@ -7,6 +7,7 @@ from typing import Any
 
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.peft import known as known_failures
+from seatrial.targets.peft import known_merges
 from seatrial.targets.peft.families import ADAPTERS as FAMILIES
 from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.layers import LAYERS
@@ -76,7 +77,7 @@ LORA: dict[str, type[Any]] = {
     "lora-all-linear": lora(target_modules="all-linear"),
     "lora-excluded": lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
     "lora-tokens": lora(
-        known=[known_failures.NOWHERE_ELSE],
+        known=[known_failures.NOWHERE_ELSE, known_failures.TOKENS_TRAIN],
         trainable_token_indices={"embed_tokens": [5, 9, 20]},
         spec={"refuses": ("two at once",)},
     ),
@@ -187,11 +188,11 @@ OTHERS: dict[str, type[Any]] = {
     "vera-conv1d": _on("VeraConfig", r=8, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
     "vera-keeps-no-projection": _on("VeraConfig", r=8, save_projection=False),
     "fourierft": _on("FourierFTConfig", n_frequency=40, scaling=20.0, spec={"starts_as_base": False}),
-    "oft": _on("OFTConfig", r=0, also=[known_failures.OFT_TWO], oft_block_size=8, dropout="module_dropout"),
+    "oft": _on("OFTConfig", r=0, also=[known_merges.OFT_TWO], oft_block_size=8, dropout="module_dropout"),
     "oft-neumann": _on(
         "OFTConfig",
         r=0,
-        also=[known_failures.OFT_TWO],
+        also=[known_merges.OFT_TWO],
         oft_block_size=8,
         use_cayley_neumann=True,
     ),
@@ -221,7 +222,7 @@ OTHERS: dict[str, type[Any]] = {
     "road": _on("RoadConfig", mixes=True, group_size=8),
     "road-4": _on("RoadConfig", mixes=True, group_size=8, variant="road_4"),
     "shira": _on("ShiraConfig", r=4, random_seed=3),
-    "c3a": _on("C3AConfig", also=[known_failures.C3A_TWO], block_size=16, spec={"starts_as_base": False}),
+    "c3a": _on("C3AConfig", also=[known_merges.C3A_TWO], block_size=16, spec={"starts_as_base": False}),
     "waveft": _on("WaveFTConfig", n_frequency=60),
     "delora": _on("DeloraConfig", dropout="module_dropout", r=4, delora_lambda=3),
     "gralora": _on("GraloraConfig", r=8, alpha=16, gralora_k=2, dropout="gralora_dropout"),
@@ -244,12 +245,18 @@ OTHERS: dict[str, type[Any]] = {
     "glora": _on("GloraConfig", mixes=True, r=4),
     "adamss": _on("AdamssConfig", r=8, num_subspaces=2, subspace_rank=1, needs="sklearn"),
     "beft": _on("BeftConfig", target_modules=ATTENTION, spec={"weights": frozenset()}),
-    "deft": _on("DeftConfig", r=4, dropout="deft_dropout", spec={"drops_added": False}),
+    "deft": _on(
+        "DeftConfig",
+        also=[known_merges.DEFT_IN_TURN],
+        r=4,
+        dropout="deft_dropout",
+        spec={"drops_added": False},
+    ),
     "osf": _on("OSFConfig", also=[known_failures.OSF_DISABLED, known_failures.OSF_TWICE], effective_rank=16),
     "supertuning": _on("SupertuningConfig", dropout="lora_dropout", sparsity=0.9),
     "ln-tuning": _on(
         "LNTuningConfig",
-        also=[known_failures.NOWHERE_ELSE, known_failures.SAVED_WHILE_MERGED],
+        also=[known_failures.NOWHERE_ELSE, known_failures.SAVED_WHILE_MERGED, known_merges.NORM_CHECKS],
         target_modules=["input_layernorm", "norm"],
         spec={"refuses": ("two at once",), "keeps_dtype": True},
     ),

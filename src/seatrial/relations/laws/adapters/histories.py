@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference, largest_gradient_difference
 
+MANY = 3
+"""Histories of the laws whose state few calls set: a scale, or whether the adapter in use is frozen."""
 SOME = 4
 """Calls before what is judged once."""
 REST = ("base_layer", "original_module", "token_adapter")
@@ -59,6 +61,12 @@ def _settled(records: Iterable[Record]) -> Record | None:
     return None
 
 
+def _many(stack: Any, case: AdapterCase, *, scales: bool = False) -> Iterator[Record]:
+    """Yield the records of several histories."""
+    for number in range(MANY):
+        yield from history(stack, case, scales=scales, number=number)
+
+
 def _is_not_known(stack: Any) -> str | None:
     return _is_one(stack) or (None if stack.adapter_spec.closed_form else "adapter_spec.closed_form=False")
 
@@ -82,7 +90,8 @@ def scaled_outputs_are_the_oracle(stack: Any, case: AdapterCase) -> Measure:
 
 
 def _outputs(stack: Any, case: AdapterCase, *, scales: bool) -> Measure:
-    for record in history(stack, case, scales=scales):
+    # An ordinary run judges outputs without scales alone.
+    for record in _many(stack, case, scales=True) if scales else history(stack, case):
         error = largest_difference(record.model.outputs(record.ids_BS), record.due())
         if not error <= BOUND:
             return Measure.count(_wrong_in([f"{record.used} is off by {error:.2g}"], record), "outputs")
@@ -96,7 +105,7 @@ def _plain(keys: Iterable[str]) -> set[str]:
 @HISTORIES.law("what trains", "flags of an adapter that was in use, loaded for inference, or disabled")
 def trains_as_alone(stack: Any, case: AdapterCase) -> Measure:
     """Compare the names of trainable tensors after each call with those of the adapter in use alone, or none."""
-    for record in history(stack, case):
+    for record in _many(stack, case):
         if not record.on or record.trains is None or record.merged:
             continue
         used = [

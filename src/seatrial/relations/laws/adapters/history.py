@@ -303,9 +303,10 @@ def history(
     dropout: float = 0.0,
     options: tuple[Options, ...] = OPTIONS,
     scales: bool = False,
+    number: int = 0,
 ) -> Iterator[Record]:
-    """Yield the record after each call of a random history of adapters with any of these options."""
-    generator = torch.Generator().manual_seed(7919 * case.seed + 11)
+    """Yield the record after each call of a random history, by its number, of adapters with any of these options."""
+    generator = torch.Generator().manual_seed(7919 * case.seed + 104729 * number + 11)
     record = Record(stack, ids_of(stack, case), generator, dropout, options, scales)
     record.used = record.pick(NAMES)
     member, seed = _member(record, record.used)
@@ -318,8 +319,9 @@ def history(
     yield record
     refused: set[str] = set()
     while len(record.done) < STEPS:
-        # The adapter in use changes about as often as anything else happens.
-        calls = [call for call in (*CALLS, *["use"] * 3) if call not in refused and _may(record, call)]
+        # The adapter in use, or its scale, changes about as often as anything else happens.
+        often = ["use"] * 3 + (["set scale", "divide scale"] * 2 if record.scales else [])
+        calls = [call for call in (*CALLS, *often) if call not in refused and _may(record, call)]
         call = record.pick(calls)
         try:
             CALLS[call](record)

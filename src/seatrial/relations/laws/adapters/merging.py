@@ -12,13 +12,14 @@ from seatrial.relations.facts import MACHINE_EPSILON
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import BOUND, changes_base, refuses
 from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference
 
 UNITS = 3
 """Units of a tensor's largest value: three factors, scaling, cast and sum round by half a unit each."""
-UNMERGED = 8
-"""The same, there and back, where factors multiply the weight."""
+UNMERGED = 12
+"""There and back where up to four reflections multiply the weight: eight products that round by 1.5 units each."""
 
 
 def _never_merges(stack: Any) -> str | None:
@@ -190,10 +191,7 @@ def _is_not_one_of_two(stack: Any) -> str | None:
 def two_adapters_merge(stack: Any, case: AdapterCase) -> Measure:
     """Compare outputs of two adapters that are used together with those after merging both; then unmerge both."""
     ids_BS = ids_of(stack, case)
-    model = _moved(stack, case, "float32")
-    model.add("second")
-    model.use(["second"])
-    move(model, case.seed + 7, name="second")
+    model = _two(stack, case)
     model.use(["first", "second"])
     before = {name: value.detach().clone() for name, value in model.base_weights().items()}
     adapted_BSV = model.outputs(ids_BS)
@@ -217,13 +215,115 @@ def two_adapters_merge_safely(stack: Any, case: AdapterCase) -> Measure:
     """Compare the weights that a merge of two adapters with its checks gives with those of one without."""
     made = []
     for safe in (False, True):
-        model = _moved(stack, case, "float32")
-        with torch.random.fork_rng():
-            torch.manual_seed(case.seed)  # both models draw the same second adapter
-            model.add("second")
-        model.use(["second"])
-        move(model, case.seed + 7, name="second")
+        model = _two(stack, case)
         model.use(["first", "second"])
         model.merge(safe=safe)
         made.append(dict(model.base_weights()))
     return _worst(made[1], made[0], 1e-6, "weights of a safe merge of two adapters against a plain one")
+
+
+@MERGED.law(
+    "two adapters, in turn",
+    "weights of the second adapter computed from merged ones",
+    excluded=_is_not_one_of_two,
+)
+def two_adapters_merge_in_turn(stack: Any, case: AdapterCase) -> Measure:
+    """Compare outputs of two adapters that are merged one after the other with those of both in use; unmerge both."""
+    ids_BS = ids_of(stack, case)
+    model = _two(stack, case)
+    model.use(["first", "second"])
+    before = {name: value.detach().clone() for name, value in model.base_weights().items()}
+    adapted_BSV = model.outputs(ids_BS)
+    model.merge(names=["first"])
+    model.merge(names=["second"])
+    error = largest_difference(model.outputs(ids_BS), adapted_BSV)
+    model.unmerge()
+    left = _worst(dict(model.base_weights()), before, BOUND, "weights")
+    return Measure.largest(
+        [(error, "outputs"), (left.error, "weights after unmerging")],
+        BOUND,
+        "two adapters merged in turn against two in use",
+    )
+
+
+def _two(stack: Any, case: AdapterCase) -> AdaptedModel:
+    """Return a model with two adapters that were trained a little."""
+    model = _moved(stack, case, "float32")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(case.seed)  # every model draws the same second adapter
+        model.add("second")
+    model.use(["second"])
+    move(model, case.seed + 7, name="second")
+    return model
+
+
+def _refused(model: AdaptedModel, *, safe: bool = False, names: list[str] | None = None) -> bool:
+    """Merge; return whether the stack refuses."""
+    try:
+        model.merge(safe=safe, names=names)
+    except ValueError:
+        return True
+    return False
+
+
+def _takes_two_at_once(stack: Any) -> str | None:
+    if "two at once" in stack.adapter_spec.refuses:
+        return _never_merges(stack) or changes_base(stack)
+    return "adapter_spec.refuses has no 'two at once'"
+
+
+@MERGED.law(
+    "refused together and in turn",
+    "a check of the given adapters alone, without those that are merged",
+    excluded=_takes_two_at_once,
+)
+def refused_in_turn(stack: Any, case: AdapterCase) -> Measure:
+    """Check that two adapters that cannot be merged together are not merged one after the other either."""
+    if not _refused(_two(stack, case), names=["first", "second"]):
+        raise NotServed("two adapters are merged together")
+    model = _two(stack, case)
+    model.merge(names=["first"])
+    accepted = [] if _refused(model, names=["second"]) else ["the second adapter, after the first"]
+    return Measure.count(accepted, "merges that are refused together, and not in turn")
+
+
+@MERGED.law("refused merge", "weights that change before they are checked, values that no check reads")
+def refused_merge_changes_nothing(stack: Any, case: AdapterCase) -> Measure:
+    """Check that a merge with checks refuses an adapter in which a tensor is not finite, and changes nothing."""
+    wrong, broken = [], _moved(stack, case, "float32")
+    for kind, names in _kinds_of_tensors(broken, stack.adapter_spec.also_trains).items():
+        model = _moved(stack, case, "float32")
+        before = {name: value.detach().clone() for name, value in model.base_weights().items()}
+        tensors = model.tensors()
+        with torch.no_grad():
+            for name in names:
+                tensors[name].fill_(float("nan"))
+        if not _refused(model, safe=True):
+            wrong.append(f"{kind} is merged")
+            continue
+        after = model.base_weights()
+        wrong += [
+            f"{name} changes, as {kind} is refused"
+            for name, value in before.items()
+            if _is_of(name, names) and not torch.equal(after[name], value)
+        ][:1]
+    return Measure.count(
+        wrong, "merges of values that are not finite, or weights that a refused merge changed"
+    )
+
+
+def _is_of(weight: str, names: list[str]) -> bool:
+    """Return whether a weight is that of a layer that has one of these tensors; layers before it may be merged."""
+    return any(f"{weight.rpartition('.')[0]}." in name for name in names)
+
+
+def _kinds_of_tensors(model: AdaptedModel, whole: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the trainable tensors of the adapter by what they are, of all layers together, without whole modules."""
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(model.trainable() & model.tensors_of("first")):
+        if any(part in name for part in whole):
+            continue
+        parts = name.split(".")
+        kind = [part for part in parts[parts.index("first") - 1 :] if not part.isdigit()]
+        kinds.setdefault(".".join(kind), []).append(name)
+    return kinds

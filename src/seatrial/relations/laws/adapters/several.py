@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seatrial.relations.contracts.adapters import DENSITY, AdaptedModel, Combination
+from seatrial.relations.contracts.adapters import DENSITY, AdaptedModel, Combination, WeightUpdate
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import BOUND, changes_base, refuses
 from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import combined
 from seatrial.relations.tensors import largest_difference
 
@@ -151,6 +153,7 @@ def _changes(model: AdaptedModel, name: str) -> dict[str, Tensor]:
     return {key: after[key] - before[key] for key in before}
 
 
+DROPPED = "kept values that are not divided by the part that is kept, the same values dropped of both"
 SUMS = "scaling of the new adapter that is not 1, weights that are applied twice, the square root of a negative weight"
 
 
@@ -197,3 +200,93 @@ def combining_changes_nothing_else(stack: Any, case: AdapterCase) -> Measure:
     own = model.tensors_of("first") | model.tensors_of("second")
     wrong += [name for name in sorted(own) if not torch.equal(model.tensors()[name], kept[name])]
     return Measure.count(wrong, "tensors that a combination changed")
+
+
+def _factors(model: AdaptedModel, name: str) -> dict[str, WeightUpdate]:
+    """Return the update of each weight that an adapter has two factors for.
+
+    Raises:
+        NotServed: the type has none.
+    """
+    updates = {one.weight: one for one in model.updates(name) or () if one.form == "low rank"}
+    if not updates:
+        raise NotServed("no adapter of two factors")
+    return updates
+
+
+def _weighted(given: Sequence[WeightUpdate], weights: Sequence[float], factor: str) -> list[float]:
+    """Return what a factor of each adapter is multiplied by: its share of the weight and of the scaling."""
+    shares = [one.scaling * weight for one, weight in zip(given, weights, strict=True)]
+    return [abs(share) ** 0.5 * (-1 if share < 0 and factor == "A" else 1) for share in shares]
+
+
+@COMBINED.law("factors", SUMS, how="linear", weights=(0.7, 0.4))
+@COMBINED.law("factors, one subtracted", SUMS, how="linear", weights=(0.7, -0.4))
+@COMBINED.law("factors pruned by magnitude", SUMS, how="magnitude_prune", weights=(0.7, -0.4))
+@COMBINED.law("factors by elected signs", SUMS, how="ties", weights=(0.7, 0.4))
+def combined_factors_are_weighted_sums(
+    stack: Any, case: AdapterCase, how: Combination, weights: tuple[float, ...]
+) -> Measure:
+    """Compare the factors of the combined adapter with the weighted sums of the given ones' factors."""
+    model = two(stack, case)
+    given = [_factors(model, name) for name in ("first", "second")]
+    stack.combine(model, ["first", "second"], weights, how, "combined")
+    form = {"linear": "svd", "ties": "ties_svd"}.get(how, how)
+    errors = []
+    for key, found in _factors(model, "combined").items():
+        updates = [one[key] for one in given]
+        for factor, value in found.factors.items():
+            own = [one.factors[factor].double() for one in updates]
+            right = combined(own, _weighted(updates, weights, factor), form, DENSITY)
+            errors.append((largest_difference(value.double(), right), f"{factor} of {key}"))
+    return Measure.largest(errors, 1e-4, f"factors by {how} of {list(weights)} against the weighted sum")
+
+
+LEAST_DROPPED = 0.1
+"""Of four equal parts: no value kept, the first one's, the second one's, both; of 128 values or more."""
+
+
+def _mixed(values: Sequence[Tensor], weights: Sequence[float], how: str) -> Tensor:
+    """Return what an element may be [4, ...]: nothing, that of one adapter, or of both, over the part that is kept."""
+    one, other = (value * weight / DENSITY for value, weight in zip(values, weights, strict=True))
+    # By elected signs an element has the mean of two that agree.
+    both = (one + other) / (2 if "ties" in how else 1)
+    return torch.stack([torch.zeros_like(one), one, other, both])
+
+
+@COMBINED.law("factors dropped at random", DROPPED, how="dare_linear")
+@COMBINED.law("factors dropped at random, by elected signs", DROPPED, how="dare_ties")
+@COMBINED.law("changes dropped at random", DROPPED, how="dare_linear_svd")
+@COMBINED.law("changes dropped at random, by elected signs", DROPPED, how="dare_ties_svd")
+def dropped_is_rescaled(stack: Any, case: AdapterCase, how: Combination) -> Measure:
+    """Check that each element is a sum of some of the given ones over the part that is kept, and each sum occurs."""
+    model, weights, names = two(stack, case), (0.7, 0.4), ["first", "second"]
+    of_changes = how.endswith("_svd")
+    changes = [_changes(model, name) for name in names] if of_changes else []
+    factors = [] if of_changes else [_factors(model, name) for name in names]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(case.seed)
+        stack.combine(model, names, weights, how, "combined")
+    made = []
+    if of_changes:
+        found = _changes(model, "combined")
+        made = [
+            (value, _mixed([one[key] for one in changes], weights, how), key)
+            for key, value in found.items()
+            if value.any()
+        ]
+    else:
+        for key, update in _factors(model, "combined").items():
+            for factor, value in update.factors.items():
+                own = [one[key] for one in factors]
+                shares = _weighted(own, weights, factor)
+                values = [one.factors[factor].double() for one in own]
+                made.append((value.double(), _mixed(values, shares, how), f"{factor} of {key}"))
+    errors = []
+    for value, right, place in made:
+        distances = (value - right).abs() / right.abs().max()
+        errors.append((float(distances.min(0).values.max()), place))
+        parts = [float((distances.argmin(0) == part).double().mean()) for part in range(len(right))]
+        if value.numel() >= 128 and min(parts[:3]) < LEAST_DROPPED:
+            errors.append((float("inf"), f"{place}, parts {[round(part, 2) for part in parts]}"))
+    return Measure.largest(errors, 1e-4, f"elements by {how} against the sums that they may be")
