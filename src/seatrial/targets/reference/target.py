@@ -18,10 +18,8 @@ from seatrial.targets.base import CHECKOUT_VARIABLE, AdvantageFacts, Job, JobReq
 if TYPE_CHECKING:
     from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
 
-_GUARDS = [
-    f"logger.observers=[seatrial.targets.reference.guards.observer:{name}]"
-    for name in ("TrialGuards", "AskingGuards")
-]
+_OBSERVED = "logger.observers=[seatrial.targets.reference.guards.observer:{}]"
+_GUARDS = [_OBSERVED.format(name) for name in ("TrialGuards", "AskingGuards")]
 GUARDS_FILE = "guards.json"
 _SOURCES = Path(seatrial.__file__).resolve().parent.parent
 OVERRIDDEN = ("grpo-smoke", "grpo-async", "grpo-refit-delta", "grpo-lora", "grpo-checkpoint-save")
@@ -89,9 +87,8 @@ class ReferenceTarget:
         """Look for the packages of the stack."""
         missing = [name for name in _STACK if importlib.util.find_spec(name) is None]
         if missing:
-            raise BlockedError(
-                f"{', '.join(missing)} not installed, which the reference stack needs: pip install 'seatrial[stack]'"
-            )
+            names = ", ".join(missing)
+            raise BlockedError(f"{names} not installed, needed by refrl: pip install 'seatrial[stack]'")
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
         """Check the overrides against the schema of refrl's configuration: some recipe must accept them."""
@@ -214,11 +211,8 @@ class ReferenceTarget:
         from refrl.config import SFTRunConfig, load_config
 
         is_judged = request.recipe != "sft-warmup"
-        words = [
-            *_own_words(request, "sft", request.seed),
-            *[_GUARDS[request.asks_functions]] * is_judged,
-            *request.words,
-        ]
+        observers = [_GUARDS[request.asks_functions]] * is_judged
+        words = [*_own_words(request, "sft", request.seed), *observers, *request.words]
         if request.ends_early:
             words.append("checkpointing.checkpoint_must_save_by=00:00:00:00")
         config = load_config(SFTRunConfig, _config(request.recipe), words)

@@ -91,7 +91,7 @@ class VerlTrainerLoop(KnowsFailures):
     def _made(self, plan: FlowPlan, record: FlowRecord) -> Any:
         trainer = object.__new__(self.trainer)
         config = _configuration(plan)
-        workers = _Workers(plan, record)
+        workers, generator = _Workers(plan, record), _Generator(self._proto, trainer, record)
         parts: dict[str, Any] = {
             "config": config,
             "tokenizer": _Tokenizer(),
@@ -101,9 +101,7 @@ class VerlTrainerLoop(KnowsFailures):
             "actor_rollout_wg": workers,
             "ref_policy_wg": workers,
             "critic_wg": workers,
-            "async_rollout_manager": SimpleNamespace(
-                generate_sequences=_Generator(self._proto, trainer, record)
-            ),
+            "async_rollout_manager": SimpleNamespace(generate_sequences=generator),
             "checkpoint_manager": SimpleNamespace(
                 update_weights=lambda step: record.events.append(("sync", step)), sleep_replicas=lambda: None
             ),

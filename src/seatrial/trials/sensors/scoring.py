@@ -115,9 +115,9 @@ def draft_of(
 def unreached_experts(evidence: RunEvidence) -> frozenset[str]:
     """Return the names of the experts' tensors that no token is sent to from which a trained token follows.
 
-    Every row goes through the initial model and the trained one: an expert is reached by a token that both send to it, as
-    those between them most likely do, and by rows of the first update, which the initial model sends. In the last layer
-    a token has a gradient only if the next one trains; in the others it has one by attention.
+    Every row goes through the initial model and the trained one: an expert is reached by a token that both send to it,
+    as those between them most likely do, and by rows of the first update, which the initial model sends. In the last
+    layer a token has a gradient only if the next one trains; in the others it has one by attention.
     """
     models = [load_model(folder) for folder in (evidence.job.initial_model, evidence.job.final_model)]
     reached: set[tuple[int, int]] = set()

@@ -26,13 +26,14 @@ ELSEWHERE = (
         "commands",
         "links",
         "megatron",
+        "models",
         "processes",
         "programs",
         "samplers",
         "sandboxes",
         "sessions",
     ),
-    *("asynchronous", "broadcasts", "engines", "pools", "shares"),
+    *("asynchronous", "broadcasts", "engines", "pools", "shares", "transfers"),
 )
 """Subjects that a plain run leaves out: whole commands and runs, which take most of the seconds, and what other runs
 use."""
@@ -45,7 +46,7 @@ def subjects_of(config: RunConfig) -> Sequence[str]:
     if policy.backend != "hf":
         own += ["ranks", "shares", *(["megatron"] if policy.backend == "megatron" else [])]
     if policy.lora_cfg.enabled:
-        own += ["returns"]
+        own += ["models", "returns"]
     if policy.generation.placement != "inline":
         own += ["broadcasts", "engines", "links", "transfers"]
     if policy.generation.block_tokens:
