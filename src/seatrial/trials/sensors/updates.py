@@ -91,6 +91,8 @@ def compare_update(
     _check_options(options)
     step, updates = rows[0].step if rows else 1, updates_of(rows, options)
     precision = options["policy.precision"]
+    if not updates:
+        raise NotGivenError(f"no row of step {step} has a token to train on")
     if len(updates) == 1:
         found, gap = recompute(model, updates[0], options, with_gradient=has_gradient)
     elif step == 1 and has_gradient and precision == "float32" and not is_filtered(options):
