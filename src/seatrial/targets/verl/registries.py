@@ -61,7 +61,8 @@ def scores() -> tuple[str, ...]:
 
 def dispatches() -> tuple[str, ...]:
     """Return the modes by which a batch is sent to workers; a mode that always raises is none."""
-    names = find_name("verl", ["verl.single_controller.base.decorator:Dispatch"]).names()
+    modes_of = find_name("verl", ["verl.single_controller.base.decorator:Dispatch"])
+    names = modes_of.names() if hasattr(modes_of, "names") else modes_of.__members__  # an enumeration once
     modes = find_name("verl", ["verl.single_controller.base.decorator:DISPATCH_MODE_FN_REGISTRY"])
     known = {mode.name: one["dispatch_fn"].__name__ for mode, one in modes.items()}
     return tuple(name for name in names if name in known and not known[name].startswith("dummy"))
