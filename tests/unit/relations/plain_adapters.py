@@ -313,11 +313,6 @@ class PlainAdapters:
         """Add an adapter of another rank."""
         model.make(name, RANK - 1)
 
-    def add_nowhere(self, model: PlainAdapted, name: str, options: str) -> None:
-        """Refuse the adapter; the fault takes it."""
-        if self.fault != "on no layer":
-            raise ValueError(options)
-
     def plain_weights(self, *, dtype: str) -> Mapping[str, Tensor]:
         return {name: value.to(getattr(torch, dtype)) for name, value in plain_weights().items()}
 

@@ -78,7 +78,6 @@ SUMS = "R29.combined/"
         ("cast when loaded", {"R29.saved/into bfloat16"}),
         ("smallest", {f"{SUMS}pruned by magnitude", f"{SUMS}pruned by magnitude, one subtracted"}),
         ("checks nothing", {"R29.merged/refused merge"}),
-        ("on no layer", {f"R29.elsewhere/added to no layer, no such {what}" for what in ("name", "layer")}),
         (
             "dropped alone",
             {

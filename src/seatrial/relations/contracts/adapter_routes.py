@@ -40,8 +40,6 @@ Transfer = Literal[
     "converted to low rank by energy",
 ]
 """How an adapter gets into another model with the same base."""
-Nowhere = Literal["no such name", "no such layer"]
-"""Options that name nothing: names of layers, or the number of a layer."""
 CALLS: tuple[Call, ...] = get_args(Call)
 TRANSFERS: tuple[Transfer, ...] = get_args(Transfer)
 
@@ -97,12 +95,4 @@ class AdaptersElsewhere(Protocol):
 
     def add_elsewhere(self, model: AdaptedModel, name: str) -> None:
         """Add such an adapter to a model, not in use."""
-        ...
-
-    def add_nowhere(self, model: AdaptedModel, name: str, options: Nowhere) -> None:
-        """Add an adapter whose options name no layer, which the stack refuses by a `ValueError`.
-
-        Raises:
-            NotServed: the type names no layers that way.
-        """
         ...

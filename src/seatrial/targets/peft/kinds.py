@@ -17,7 +17,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.contracts.adapter_histories import HistoryModel, Options
-from seatrial.relations.contracts.adapter_routes import Call, Nowhere, Transfer
+from seatrial.relations.contracts.adapter_routes import Call, Transfer
 from seatrial.relations.contracts.adapters import (
     DENSITY,
     AdaptedModel,
@@ -154,25 +154,6 @@ class PeftAdapters(KnowsFailures):
         assert isinstance(model, PeftAdapted)
         with refusing():
             model.model.add_adapter(name, copy.deepcopy(self._elsewhere))
-
-    def add_nowhere(self, model: AdaptedModel, name: str, options: Nowhere) -> None:
-        assert isinstance(model, PeftAdapted)
-        config, given = self._config(0.0), self.kind.options
-        if given.get("ensure_weight_tying"):
-            raise NotServed("a tied layer is named with the other one")
-        if given.get("target_parameters"):
-            config.target_parameters = None
-        if options == "no such name":
-            if not given.get("target_modules"):
-                raise NotServed("these options name no layers")
-            config.target_modules = {"no_such_name"}
-        else:
-            if not hasattr(config, "layers_to_transform") or not isinstance(
-                given.get("target_modules"), list
-            ):
-                raise NotServed("these options take no number of a layer")
-            config.layers_to_transform, config.layers_pattern = [99], None
-        model.model.add_adapter(name, config)
 
     def alone(self, options: Options, name: str, *, seed: int, dropout: float = 0.0) -> HistoryModel:
         return alone(self, options, name, seed=seed, dropout=dropout)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.targets.peft import known as known_failures
+from seatrial.targets.peft import known_merges
 from seatrial.targets.peft.kinds import MixedAdapters
 from seatrial.targets.peft.lora import ATTENTION, lora
 
 LAYERS: dict[str, type[Any]] = {
     "lora-scaled-embedding": lora(trait="scaled embedding", target_modules=["embed_tokens", "q_proj"]),
     "lora-scaled-tokens": lora(
-        known=[known_failures.NOWHERE_ELSE, known_failures.TOKENS_TRAIN],
+        known=[known_failures.NOWHERE_ELSE, known_merges.TOKENS_TRAIN],
         trait="scaled embedding",
         trainable_token_indices={"embed_tokens": [5, 9, 20]},
         spec={"refuses": ("two at once",)},

@@ -77,7 +77,7 @@ LORA: dict[str, type[Any]] = {
     "lora-all-linear": lora(target_modules="all-linear"),
     "lora-excluded": lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
     "lora-tokens": lora(
-        known=[known_failures.NOWHERE_ELSE, known_failures.TOKENS_TRAIN],
+        known=[known_failures.NOWHERE_ELSE, known_merges.TOKENS_TRAIN],
         trainable_token_indices={"embed_tokens": [5, 9, 20]},
         spec={"refuses": ("two at once",)},
     ),

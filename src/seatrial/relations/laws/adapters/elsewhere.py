@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.contracts.adapter_routes import Nowhere
 from seatrial.relations.contracts.adapters import AdaptedModel
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import BOUND, changes_base, refuses
@@ -38,7 +37,6 @@ ELSEWHERE = Relation(
     cases=adapter_case,
     excluded=_is_alone,
 )
-NOWHERE = "a check that counts the layers of the first adapter, a half-made adapter that is left"
 STEPS = 14
 """Calls of a random history."""
 SEEDS = {"first": 0, "second": 7}
@@ -171,25 +169,6 @@ def deleted_is_gone(stack: Any, case: AdapterCase) -> Measure:
             model, alone[name], alone[name].outputs(ids_BS), ids_BS, name, "after adding it again"
         )
     return Measure.count(wrong, "what differs from a model with one adapter")
-
-
-@ELSEWHERE.law("added to no layer, no such name", NOWHERE, options="no such name")
-@ELSEWHERE.law("added to no layer, no such layer", NOWHERE, options="no such layer")
-def adding_to_no_layer_is_refused(stack: Any, case: AdapterCase, options: Nowhere) -> Measure:
-    """Check that an adapter whose options name no layer is refused, and that nothing of it is left."""
-    ids_BS = ids_of(stack, case)
-    model = _alone(stack, case, "first")
-    before_BSV, tensors = model.outputs(ids_BS), set(model.tensors())
-    try:
-        stack.add_nowhere(model, "second", options)
-    except ValueError:
-        wrong = sorted(set(model.tensors()) ^ tensors)
-    else:
-        return Measure.count(["accepted"], "adapters on no layer that are accepted")
-    if not torch.equal(model.outputs(ids_BS), before_BSV):
-        wrong.append("other outputs of the first adapter")
-    stack.add_elsewhere(model, "second")
-    return Measure.count(wrong, "what a refused adapter changed")
 
 
 def _never_merges(stack: Any) -> str | None:
