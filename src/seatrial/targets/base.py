@@ -167,7 +167,7 @@ class JobRequest:
     """`a.b=value` words of the trial itself: what it is about, such as the backend of the policy."""
     ends_early: bool = False
     """Save after the first step and exit with success; the same request without it resumes from there."""
-    asks_functions: bool = False
+    runs_examples: bool = False
     """Call the functions that the run uses on worked examples, too, after its last step, where the target has any."""
 
     def ending_early(self) -> JobRequest:

@@ -221,7 +221,7 @@ def train_and_judge(
             directory=context.directory,
             seed=context.seed,
             overrides=context.overrides,
-            asks_functions=True,
+            runs_examples=True,
         )
     )
     evidence = train(context, job, context.directory / "run.log")

@@ -170,7 +170,7 @@ class SftResumeDiamond:
                 seed=context.seed,
                 overrides=context.overrides,
                 words=_words(self.backends and self.backends[1]),
-                asks_functions=way == "whole",
+                runs_examples=way == "whole",
             )
             request.directory.mkdir()
             before: frozenset[str] = frozenset()

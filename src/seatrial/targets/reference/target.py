@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from refrl.config import CheckpointingConfig, DataConfig, GRPORunConfig, SFTRunConfig
 
 _OBSERVED = "logger.observers=[seatrial.targets.reference.guards.observer:{}]"
-_GUARDS = [_OBSERVED.format(name) for name in ("TrialGuards", "AskingGuards")]
+_GUARDS = [_OBSERVED.format(name) for name in ("TrialGuards", "GuardsWithExamples")]
 GUARDS_FILE = "guards.json"
 _SOURCES = Path(seatrial.__file__).resolve().parent.parent
 OVERRIDDEN = ("grpo-smoke", "grpo-async", "grpo-refit-delta", "grpo-lora", "grpo-checkpoint-save")
@@ -162,7 +162,7 @@ class ReferenceTarget:
         )
         chosen = [word for word in request.overrides if not word.startswith("policy.model_name=")]
         own = _own_words(request, "grpo", loop_seed)
-        words = [*own, _GUARDS[request.asks_functions], *chosen, *request.words]
+        words = [*own, _GUARDS[request.runs_examples], *chosen, *request.words]
         if _saves_every_step(request):
             words, config = self._saving(request.recipe, own, words)
         else:
@@ -211,7 +211,7 @@ class ReferenceTarget:
         from refrl.config import SFTRunConfig, load_config
 
         is_judged = request.recipe != "sft-warmup"
-        observers = [_GUARDS[request.asks_functions]] * is_judged
+        observers = [_GUARDS[request.runs_examples]] * is_judged
         words = [*_own_words(request, "sft", request.seed), *observers, *request.words]
         if request.ends_early:
             words.append("checkpointing.checkpoint_must_save_by=00:00:00:00")

@@ -355,7 +355,7 @@ class TrialGuards(RecordingGuards):
         super().ended(session)
 
 
-class AskingGuards(TrialGuards):
+class GuardsWithExamples(TrialGuards):
     """The guards of a trial that also call the functions of the run on worked examples."""
 
     def ended(self, session: Session) -> None:
