@@ -28,10 +28,11 @@ from seatrial.trials.sensors.scoring import placeholder_of
 from seatrial.trials.sensors.transformers_model import TransformersModel
 
 Array = npt.NDArray[np.float64]
-NATS = {"float32": 2e-4, "bfloat16": 0.1}
-"""By which a log-probability may differ, by the policy's precision."""
-OF_LOGITS = {"float32": 0.0, "bfloat16": 2.0**-6}
-"""The same as a share of the largest logit, for models that are sure of their tokens: four roundings to eight bits."""
+NATS = {"float32": 2e-4, "bfloat16": 0.2}
+"""By which a log-probability may differ, by the policy's precision.
+
+In bfloat16 0.12 was measured at one of the tokens of the trained model of `learning-signal`, on a CPU and on a GPU.
+"""
 MASS = {"float32": 1e-5, "bfloat16": 0.05, "int8": 0.05}
 """By which the probability that top-p gathers may differ at its border, by the sampler's precision."""
 LOGITS = {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.2}
@@ -117,7 +118,7 @@ def compare_scores(
         columns: of the rows.
         draws: where the model is the sampler's; the tokens are added to it.
     """
-    own, share = NATS[options["policy.precision"]], OF_LOGITS[options["policy.precision"]]
+    own = NATS[options["policy.precision"]]
     bounds = dict.fromkeys(columns, own)
     if "generation_logprobs" in bounds:
         bounds["generation_logprobs"] = max(own, AGREEMENT[precision].token)
@@ -134,14 +135,13 @@ def compare_scores(
             if size is None and is_filtered(options):
                 continue  # how many tokens were left is not written
             score = _score(scaled_V, token, size)
-            of_logits = share * float(np.abs(scaled_V[np.isfinite(scaled_V)]).max())
             for column, bound in bounds.items():
                 values = getattr(row, column)
                 if values is None:
                     continue
                 gap = abs(values[place] - score)
                 largest = max(largest, gap)
-                if not gap <= max(bound, of_logits):
+                if not gap <= bound:
                     wrong.append(f"{at} has {column} {values[place]:.6g}, the model gives {score:.6g}")
     return Compared(wrong, largest, number)
 
