@@ -65,6 +65,8 @@ def trainer_loop(plan: FlowPlan) -> FlowRecord:
             "critic/score/max": max(scores),
             "response_length/mean": sum(len(row.answer_ids) for row in rows) / len(rows),
             "training/global_step": float(step),
+            "global_seqlen/mean": sum(len(prompt_ids(row.prompt)) + len(row.answer_ids) for row in rows)
+            / plan.ranks,
         }
         record.dumped[step] = [
             (" ".join(map(str, prompt_ids(row.prompt))), " ".join(map(str, row.answer_ids)), sum(row.scores))
@@ -74,8 +76,14 @@ def trainer_loop(plan: FlowPlan) -> FlowRecord:
             record.events.append(("validate", step))
             record.validated = [(prompt, source_of(prompt)) for prompt in VALIDATED]
             for source in ("even", "odd"):
-                own = [score_of(prompt, 0, step) for prompt in VALIDATED if source_of(prompt) == source]
-                record.logged[step][f"val-core/{source}/reward/mean@1"] = sum(own) / len(own)
+                own = [
+                    score_of(prompt, copy, step)
+                    for prompt in VALIDATED
+                    if source_of(prompt) == source
+                    for copy in range(plan.validation_copies)
+                ]
+                name = f"val-core/{source}/reward/mean@{plan.validation_copies}"
+                record.logged[step][name] = sum(own) / len(own)
     return record
 
 
@@ -178,6 +186,7 @@ ROLLOUT_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "order of a step": _changed(events=[]),
     "rows that are written": _changed(dumped={}),
     "metrics of the loop": _changed(logged={}),
+    "validations of several answers": _changed(logged={}),
     "prompts after a resume": ("trainer loop", _from_the_beginning),
     "prompts after a resume at the end of an epoch": ("trainer loop", _from_the_beginning),
 }

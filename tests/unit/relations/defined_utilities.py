@@ -138,7 +138,7 @@ def episode(
     mask: list[int] = []
     logprobs: list[float] = []
     found: dict[str, list[Any]] = {"requests": [], "sampled": [], "sampled_logprobs": [], "called": []}
-    turns, user = 0, 0
+    turns, user, written = 0, 0, ""
     while True:
         found["requests"].append(prompt + response)
         ids = [*map(ord, answers[turns]), 0] if answers[turns] else []
@@ -146,6 +146,7 @@ def episode(
         found["sampled_logprobs"].append([-0.5 - turns - place for place in range(len(ids))])
         response, mask = response + ids, mask + [1] * len(ids)
         logprobs += found["sampled_logprobs"][-1]
+        written += f"{answers[turns]}<|im_end|>"
         calls, turns = re.findall(r'"city": "(\w+)"', answers[turns]), turns + 1
         limits = ((options.get("max_assistant_turns"), turns), (options.get("max_user_turns"), user))
         if not calls or len(mask) >= longest or any(limit and done >= limit for limit, done in limits):
@@ -158,6 +159,7 @@ def episode(
         )
         shown = list(map(ord, (cut if len(tool_text) > size else tool_text) * len(called)))
         response, mask = response + shown, mask + [0] * len(shown)
+        written += f"\n<|im_start|>tool\n{tool_text}<|im_end|>\n<|im_start|>assistant\n"
         logprobs, user = logprobs + [0.0] * len(shown), user + 1
     return Episode(
         prompt_ids=prompt,
@@ -166,7 +168,8 @@ def episode(
         logprobs=logprobs[:longest],
         num_turns=turns + user + 1,
         rewards=[0.5] * len(found["called"]),
-        text="".join(map(chr, response)),
+        text=written if options.get("templated") else "".join(map(chr, response)),
+        created=[{"place": "north"}] * len(found["called"]),
         sampling=[sampling] * turns,
         **found,
     )

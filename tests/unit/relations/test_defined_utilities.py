@@ -271,6 +271,13 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "episodes that are cut": wrapped(
         "agent episode", lambda one: one._replace(response_ids=one.response_ids[-5:])
     ),
+    "turns as the template writes them": wrapped(
+        "agent episode", lambda one: one._replace(text=f"system{one.text}")
+    ),
+    "line breaks between turns": wrapped(
+        "agent episode", lambda one: one._replace(text=one.text.replace("<|im_end|>\n", "<|im_end|>"))
+    ),
+    "what tools are made with": wrapped("agent episode", lambda one: one._replace(created=[{}])),
     "limits of turns": ("agent episode", lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {})),
     "texts of tools that are cut": (
         "agent episode",
