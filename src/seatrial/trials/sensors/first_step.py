@@ -239,9 +239,8 @@ def logprobs_of(scaled_V: Array, row: LedgerRow, place: int) -> Array:
         kept = np.argsort(-scaled_V, kind="stable")[:size]
         token = row.sampled_ids[place]
         if token not in kept:
-            kept[-1] = (
-                token  # it was drawn, so another of the last was left out: `not_drawn` bounds by how much
-            )
+            # It was drawn, so another of the last was left out: `not_drawn` bounds by how much.
+            kept[-1] = token
         left_V[kept] = scaled_V[kept]
         scaled_V = left_V
     top = scaled_V.max()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -190,20 +191,7 @@ def _is_not_one_of_two(stack: Any) -> str | None:
 )
 def two_adapters_merge(stack: Any, case: AdapterCase) -> Measure:
     """Compare outputs of two adapters that are used together with those after merging both; then unmerge both."""
-    ids_BS = ids_of(stack, case)
-    model = _two(stack, case)
-    model.use(["first", "second"])
-    before = {name: value.detach().clone() for name, value in model.base_weights().items()}
-    adapted_BSV = model.outputs(ids_BS)
-    model.merge()
-    error = largest_difference(model.outputs(ids_BS), adapted_BSV)
-    model.unmerge()
-    left = _worst(dict(model.base_weights()), before, BOUND, "weights")
-    return Measure.largest(
-        [(error, "outputs"), (left.error, "weights after unmerging")],
-        BOUND,
-        "two adapters merged against two in use",
-    )
+    return _there_and_back(stack, case, [None], "two adapters merged against two in use")
 
 
 @MERGED.law(
@@ -229,20 +217,29 @@ def two_adapters_merge_safely(stack: Any, case: AdapterCase) -> Measure:
 )
 def two_adapters_merge_in_turn(stack: Any, case: AdapterCase) -> Measure:
     """Compare outputs of two adapters that are merged one after the other with those of both in use; unmerge both."""
+    return _there_and_back(
+        stack, case, [["first"], ["second"]], "two adapters merged in turn against two in use"
+    )
+
+
+def _there_and_back(
+    stack: Any, case: AdapterCase, calls: Sequence[Sequence[str] | None], what: str
+) -> Measure:
+    """Compare two adapters in use with them merged, by calls that name some or, with None, all; then unmerge."""
     ids_BS = ids_of(stack, case)
     model = _two(stack, case)
     model.use(["first", "second"])
     before = {name: value.detach().clone() for name, value in model.base_weights().items()}
     adapted_BSV = model.outputs(ids_BS)
-    model.merge(names=["first"])
-    model.merge(names=["second"])
+    for names in calls:
+        model.merge(names=names)
     error = largest_difference(model.outputs(ids_BS), adapted_BSV)
     model.unmerge()
     left = _worst(dict(model.base_weights()), before, BOUND, "weights")
     return Measure.largest(
         [(error, "outputs"), (left.error, "weights after unmerging")],
         BOUND,
-        "two adapters merged in turn against two in use",
+        what,
     )
 
 
