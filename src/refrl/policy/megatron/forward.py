@@ -193,8 +193,11 @@ def _run(
     return kept
 
 
-def even_passes(micro_batches: list[Batch], parallel: Parallel) -> list[Batch]:
-    """Return micro-batches of one number and shape on all ranks that share experts; others are as they were."""
+def even_passes(micro_batches: list[Batch], parallel: Parallel, *, packs: bool) -> list[Batch]:
+    """Return as many micro-batches on all ranks that share experts, and of one shape unless rows are in packs.
+
+    A pack stays as it is: rows added to it would exceed its limit, and experts exchange any number of tokens.
+    """
     if parallel.expert.size() == 1:
         return micro_batches
     sizes = [
@@ -204,7 +207,7 @@ def even_passes(micro_batches: list[Batch], parallel: Parallel) -> list[Batch]:
     most = torch.tensor(sizes)
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=parallel.expert)
     num_passes, num_rows, num_columns = most.tolist()
-    evened = [_widened(batch, num_rows, num_columns) for batch in micro_batches]
+    evened = micro_batches if packs else [_widened(batch, num_rows, num_columns) for batch in micro_batches]
     return evened + [_silent(evened[0])] * (num_passes - len(evened))
 
 
