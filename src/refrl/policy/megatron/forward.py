@@ -193,35 +193,16 @@ def _run(
     return kept
 
 
-def even_passes(micro_batches: list[Batch], parallel: Parallel, *, packs: bool) -> list[Batch]:
-    """Return as many micro-batches on all ranks that share experts, and of one shape unless rows are in packs.
+def even_passes(micro_batches: list[Batch], parallel: Parallel) -> list[Batch]:
+    """Return as many micro-batches on all ranks that share experts: the first again, without its loss.
 
-    A pack stays as it is: rows added to it would exceed its limit, and experts exchange any number of tokens.
+    Experts exchange any number of tokens, so that each micro-batch keeps its shape and its limit.
     """
     if parallel.expert.size() == 1:
         return micro_batches
-    sizes = [
-        len(micro_batches),
-        *(max(batch.input_ids_BS.shape[dim] for batch in micro_batches) for dim in (0, 1)),
-    ]
-    most = torch.tensor(sizes)
+    most = torch.tensor(len(micro_batches))
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=parallel.expert)
-    num_passes, num_rows, num_columns = most.tolist()
-    evened = micro_batches if packs else [_widened(batch, num_rows, num_columns) for batch in micro_batches]
-    return evened + [_silent(evened[0])] * (num_passes - len(evened))
-
-
-def _widened(batch: Batch, num_rows: int, num_columns: int) -> Batch:
-    """Return a batch with rows of mask 0 and columns of padding added."""
-    first = [0] * (num_rows - batch.num_rows)
-    grown = batch.rows([*range(batch.num_rows), *first])
-    grown.mask_BT[batch.num_rows :] = 0
-    missing = num_columns - batch.input_ids_BS.shape[1]
-    return replace(
-        grown,
-        input_ids_BS=functional.pad(grown.input_ids_BS, (0, missing)),
-        attention_mask_BS=functional.pad(grown.attention_mask_BS, (0, missing)),
-    )
+    return micro_batches + [_silent(micro_batches[0])] * (int(most) - len(micro_batches))
 
 
 def _silent(batch: Batch) -> Batch:

@@ -226,7 +226,7 @@ class MegatronPolicy(UpdatingPolicy):
 
         if not self._optimizer.has_gradients:
             self._trained.zero_grad_buffer()
-        passes = even_passes([micro for _, micro in cut], self._parallel, packs=self._scorer.packs)
+        passes = even_passes([micro for _, micro in cut], self._parallel)
         kept = train_passes(self._trained, self._scorer, passes, share)[: len(cut)]
         self._optimizer.take_gradients()
         if scores:
@@ -249,7 +249,7 @@ class MegatronPolicy(UpdatingPolicy):
         own = self._own(batch)
         cut = self._logprob_cut.micro_batches(own) if own.num_rows else []
         micro_batches = [micro.to(self._device) for _, micro in cut]
-        passes = even_passes(micro_batches, self._parallel, packs=self._scorer.packs) if micro_batches else []
+        passes = even_passes(micro_batches, self._parallel) if micro_batches else []
         logprobs = score_passes(module, self._scorer, passes)[: len(cut)] if passes else []
         return self._laid_out(batch, [rows for rows, _ in cut], logprobs).to(batch.input_ids_BS.device)
 

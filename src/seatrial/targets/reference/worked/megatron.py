@@ -325,10 +325,12 @@ def _of_passes() -> Iterator[WorkedExample]:
         ]
 
     # Rank 0 has a row of 3 tokens; rank 1 a row of 3 and two of 6 and 3, in rows of 6.
-    first = ((2, 6), [2.0, 0.0], [3, 3])
     yield example(
         "passes of ranks that share experts",
-        [[first, ((2, 6), [0.0, 0.0], [3, 3])], [first, ((2, 6), [2.0, 1.0], [6, 3])]],
+        [
+            [((1, 3), [2.0], [3]), ((1, 3), [0.0], [3])],
+            [((1, 6), [2.0], [3]), ((2, 6), [2.0, 1.0], [6, 3])],
+        ],
         by_rank,
         2,
         evened,
