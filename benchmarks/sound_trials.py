@@ -51,11 +51,6 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
         "policy.dynamic_batching.train_mb_tokens=96",
     ),
     "no reward": ("data.verifier=exact_match",),
-    "verifier errors": (
-        "data.verifier=null",
-        'data.verifiers={"byte_closeness": 0.5, "multiple_choice": 0.5}',
-        "grpo.max_verifier_error_share=1.0",
-    ),
     "several micro-batches": ("policy.train_micro_batch_size=4",),
     "llama": ("--family=llama",),
     "tied": ("--tie-word-embeddings",),
