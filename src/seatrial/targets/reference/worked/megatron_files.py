@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from refrl.policy.megatron import checkpoint_files, making
 from refrl.policy.megatron.checkpoint_files import TensorFiles, write_tensors
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.limits.models import config_of
 from seatrial.targets.reference.worked.checkpoints import in_folder
 from seatrial.targets.reference.worked.made import example, for_all, refused
 
@@ -33,6 +34,7 @@ def of_files() -> Iterator[WorkedExample]:
     yield from _of_devices()
     yield from _of_sizes()
     yield from _of_replacements()
+    yield from _of_architectures()
 
 
 def _shards(stream: random.Random) -> bool:
@@ -177,3 +179,54 @@ def _of_replacements() -> Iterator[WorkedExample]:
             return forward.score_passes(cast(Any, None), cast(Any, None), cast(Any, [1, 2]))
 
     yield example("log-probabilities that are kept", (["logprobs 1", "logprobs 2"], True, False), scored)
+
+
+def _of_architectures() -> Iterator[WorkedExample]:
+    from refrl.policy.megatron.architecture import architecture_of
+
+    def read(kind: str, **changes: Any) -> Any:
+        made = architecture_of(config_of(kind, **changes))
+        heads = made.num_heads, made.num_kv_heads, made.head_dim
+        own = made.tied, made.qkv_bias, made.qk_norm, made.norm_topk
+        experts = made.expert_layers, made.num_experts, made.experts_per_token, made.expert_hidden_size
+        return heads, (made.hidden_size, made.ffn_hidden_size), own, experts
+
+    dense = (False, False), 0, 0, 0
+    some: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 5}
+    for kind, changes, right in (
+        ("qwen3", {}, ((4, 2, 8), (16, 24), (False, False, True, True), dense)),
+        ("qwen3", {"tie_word_embeddings": True}, ((4, 2, 8), (16, 24), (True, False, True, True), dense)),
+        ("llama", {"head_dim": None}, ((4, 2, 4), (16, 24), (False, False, False, True), dense)),
+        ("qwen2", {"num_key_value_heads": 4}, ((4, 4, 8), (16, 24), (False, True, False, True), dense)),
+        (
+            "qwen3_moe",
+            {**some, "norm_topk_prob": False, "mlp_only_layers": [0]},
+            ((4, 2, 8), (16, 24), (False, False, True, False), ((False, True), 4, 2, 5)),
+        ),
+    ):
+        yield example(f"the architecture of a {kind} with {changes}", right, read, kind, **changes)
+    yield refused("model_type=gemma2", "an architecture that is not converted", read, "gemma2")
+    for fused in (False, True):
+        yield example(f"experts that are in one tensor: {fused}", True, _renamed, fused)
+
+
+def _renamed(fused: bool) -> bool:
+    """Return whether weights come back as they are in a file, and each expert is where it belongs in memory."""
+    from refrl.policy.megatron.conversion import as_in_checkpoint, in_memory
+
+    architecture: Any = SimpleNamespace(fused_experts=fused, num_experts=2)
+    numbers = iter(range(99))
+    kinds = [("gate_proj", (3, 2)), ("up_proj", (3, 2)), ("down_proj", (2, 3))]
+    given = {"model.norm.weight": torch.full((2,), float(next(numbers)))}
+    for layer in range(2):
+        for expert in range(2):
+            for kind, shape in kinds:
+                name = f"model.layers.{layer}.mlp.experts.{expert}.{kind}.weight"
+                given[name] = torch.full(shape, float(next(numbers)))
+    held = dict(in_memory(given.items(), architecture))
+    back = dict(as_in_checkpoint(held, architecture))
+    same = back.keys() == given.keys() and all(torch.equal(back[name], one) for name, one in given.items())
+    if not fused:
+        return same and held.keys() == given.keys()
+    pairs = held["model.layers.1.mlp.experts.gate_up_proj"]
+    return same and pairs[:, :, 0].tolist() == [[7.0] * 3 + [8.0] * 3, [10.0] * 3 + [11.0] * 3]
