@@ -167,6 +167,23 @@ def _of_replacements() -> Iterator[WorkedExample]:
         lambda: (standin.__name__, standin.kept, standin.own, real.own),
     )
 
+    def decoded() -> Any:
+        from refrl.generation.megatron.engine import MegatronDecoder
+
+        noted: list[str] = []
+        cache = SimpleNamespace(sequence_len_offset=3, enable_decode_mode=lambda: noted.append("decodes"))
+        logits = torch.arange(24.0).reshape(2, 3, 4)
+
+        def module(*words: Any, runtime_gather_output: bool, **options: Any) -> torch.Tensor:
+            return logits if runtime_gather_output else logits[..., :2]
+
+        decoder: Any = SimpleNamespace(_module=module, _cache=cache, _vocab_size=3)
+        found = MegatronDecoder._forward(decoder, torch.zeros(2, 3), torch.zeros(2, 3, 3))
+        return found, cache.sequence_len_offset, noted
+
+    right = [[8.0, 9.0, 10.0], [20.0, 21.0, 22.0]], 6, ["decodes"]
+    yield example("logits of the newest token, without padding", right, decoded)
+
     def scored() -> Any:
         def run(module: Any, scorer: Any, batches: Any, keep: Any, *, forward_only: bool) -> Any:
             return (

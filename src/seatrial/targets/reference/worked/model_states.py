@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from refrl.checkpointing.layout import INFO, read_checkpoint, whole_checkpoints
 from refrl.config import LoraConfig
 from refrl.models import loading
 from refrl.policy import activations
@@ -22,7 +23,7 @@ from refrl.policy.hf import HFPolicy
 from refrl.policy.lora import Adapters, LoraLinear, stream_of
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
-from seatrial.targets.reference.worked.checkpoints import in_folder
+from seatrial.targets.reference.worked.checkpoints import checkpointer, in_folder
 from seatrial.targets.reference.worked.made import example, refused
 
 MODEL = cast(PreTrainedModel, SimpleNamespace())
@@ -86,6 +87,7 @@ def of_models() -> Iterator[WorkedExample]:
     yield from _of_compiled()
     yield from _of_loaded()
     yield from _of_drafts()
+    yield from _of_checkpoints()
 
 
 def _of_adapters() -> Iterator[WorkedExample]:
@@ -253,3 +255,37 @@ def _of_drafts() -> Iterator[WorkedExample]:
         ("there is no draft head in elsewhere", {"named": "elsewhere"}),
     ):
         yield refused(words, f"a draft head: {options}", in_folder(_draft), **options)
+
+
+def _reason(folder: Path, change: str) -> Any:
+    """Return why a checkpoint that is changed is not complete, without the folder; None where it is."""
+    checkpointer(folder).save(2, None)
+    (directory,) = (one.directory for one in whole_checkpoints(folder))
+    info = directory / INFO
+    file = next(directory.rglob("*.safetensors"))
+    if change == "gone":
+        info.unlink()
+    elif change == "file":
+        file.unlink()
+    elif change == "short":
+        file.write_bytes(b"abc")
+    elif change:
+        info.write_text(change, encoding="utf-8")
+    found = read_checkpoint(directory)
+    return found if isinstance(found, str) else None
+
+
+def _of_checkpoints() -> Iterator[WorkedExample]:
+    for change, reason in {"": None, "gone": f"it has no {INFO}"}.items():
+        yield example(f"why a checkpoint is incomplete: {change!r}", reason, in_folder(_reason), change)
+    for change, start in {
+        "file": " is missing",
+        "short": " has 3 bytes of ",
+        "{}": f"{INFO}: Field required",
+        "[": f"{INFO}: Invalid JSON",
+    }.items():
+        yield example(f"why a checkpoint is incomplete: {change!r}", True, _says, change, start)
+
+
+def _says(change: str, words: str) -> bool:
+    return words in str(in_folder(_reason)(change))

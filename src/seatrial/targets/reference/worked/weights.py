@@ -25,7 +25,7 @@ def of_weights() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from for_all({"buckets of parts": (_buckets, 20)})
     for dtype in (torch.float32, torch.bfloat16):
-        right: Any = (1, [[127, -64], [0, 0]], [2.0, 1.0], "torch.float32", [1.0, 2.0])
+        right: Any = (1, [[127, -64], [0, 0]], [255 / 127, 1.0], "torch.float32", [1.0, 2.0])
         yield example(f"weights of {dtype} that are held in int8", right, _held, dtype)
     for weight in (1.0, 9.0):
         right = {"a.weight": weight, "a.bias": 0.5}, {"a.weight": 1.0, "a.bias": 0.5}
@@ -59,7 +59,7 @@ def _held(dtype: torch.dtype) -> Any:
     weights = {
         name: one.detach().clone() for name, one in model.named_parameters() if not name.startswith("0.")
     }
-    values = {"0.weight": [[254.0, -128.0], [0.0, 0.0]], "0.bias": [1.0, 2.0]}
+    values = {"0.weight": [[255.0, -128.0], [0.0, 0.0]], "0.bias": [1.0, 2.0]}
     weights |= {name: torch.tensor(value).to(dtype) for name, value in values.items()}
     load_tensors(model, weights)
     scale = layer.weight_scale
