@@ -38,13 +38,13 @@ def of_files() -> Iterator[WorkedExample]:
 
 
 def _shards(stream: random.Random) -> bool:
-    """Return whether tensors keep their order, and each file takes the next one while there is room."""
+    """Return whether tensors keep their order, and each file takes the next one while there is space."""
     sizes = {str(number): stream.choice((1, 2, 3, 5, 8)) for number in range(stream.randint(1, 8))}
     element, most = stream.choice((2, 4)), stream.choice((1, 8, 12, 16, 99))
     due: list[list[str]] = []
     for name, size in sizes.items():
-        room = most - sum(sizes[one] * element for one in due[-1]) if due else -1
-        due = [*due[:-1], [*due[-1], name]] if due and size * element <= room else [*due, [name]]
+        space = most - sum(sizes[one] * element for one in due[-1]) if due else -1
+        due = [*due[:-1], [*due[-1], name]] if due and size * element <= space else [*due, [name]]
     shapes = {name: (size, 1) for name, size in sizes.items()}
     return list(checkpoint_files._shards(shapes, element, most)) == due
 

@@ -35,18 +35,17 @@ def of_weights() -> Iterator[WorkedExample]:
 
 
 def _buckets(stream: random.Random) -> bool:
-    """Return whether buckets keep all values in their order, and each but the last has no room for another."""
+    """Return whether buckets keep all values in their order, and each but the last has no space for another."""
     sizes = [stream.randint(0, 9) for _ in range(stream.randint(0, 4))]
     parts = [Part(str(place), torch.arange(size, dtype=torch.float32)) for place, size in enumerate(sizes)]
     most = stream.choice((4, 8, 12, 100))
     found = [[(one.name, one.values_N.tolist()) for one in bucket] for bucket in bucketed(parts, most)]
     flat = [(name, value) for bucket in found for name, values in bucket for value in values]
     counts = [sum(len(values) for _, values in bucket) for bucket in found]
-    room = most // 4
+    most_values = most // 4
     due = [(str(place), float(value)) for place, size in enumerate(sizes) for value in range(size)]
-    return (
-        flat == due and all(count == room for count in counts[:-1]) and all(count <= room for count in counts)
-    )
+    is_full = all(count == most_values for count in counts[:-1])
+    return flat == due and is_full and all(count <= most_values for count in counts)
 
 
 def _held(dtype: torch.dtype) -> Any:
