@@ -33,6 +33,7 @@ from seatrial.targets.reference.worked.made import PAD, batch, example, for_all,
 def of_layers() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from for_all({"tokens that attend to slots": (_attends, 12), "prompts that attend": (_reads, 12)})
+    yield from for_all({"norms of rows": (_norms, 16)})
     yield from _of_norms()
     yield from _of_probes()
     yield from _of_passes()
@@ -111,6 +112,31 @@ def _reads(stream: random.Random) -> bool:
         for head in range(4)
     ]
     return torch.allclose(found.double().reshape(-1, 3), torch.stack(right), atol=1e-5)
+
+
+def _norms(stream: random.Random) -> bool:
+    """Return whether norms with any offset, bias and weight a head are those of single rows in float64."""
+    per_head, offset, eps = stream.random() < 0.5, stream.choice((0.0, 1.0)), 0.25
+    weight = made_tensor(stream, (2, 3) if per_head else (3,)) / 8
+    inputs = made_tensor(stream, (4, 2, 3))
+    kind, has_bias, rounds_last = (
+        stream.choice((Norm, CentredNorm)),
+        stream.random() < 0.5,
+        stream.random() < 0.5,
+    )
+    if kind is Norm:
+        norm: Any = Norm(weight, eps, offset=offset, rounds_last=rounds_last)
+        bias = None
+    else:
+        bias = made_tensor(stream, (3,)) if has_bias and not per_head else None
+        norm = CentredNorm(weight, bias, eps, offset=offset)
+    rows = inputs.double()
+    rows = rows - rows.mean(-1, keepdim=True) * (kind is CentredNorm)
+    due = rows / (rows.square().mean(-1, keepdim=True) + eps).sqrt() * (weight.double() + offset)
+    due = due if bias is None else due + bias.double()
+    low = norm(inputs.to(torch.bfloat16))
+    exact = torch.allclose(norm(inputs).double(), due, rtol=1e-5, atol=1e-5)
+    return exact and torch.allclose(low.double(), due, rtol=0.02, atol=0.02)
 
 
 def _of_norms() -> Iterator[WorkedExample]:

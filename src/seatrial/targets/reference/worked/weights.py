@@ -16,6 +16,7 @@ from refrl.generation.quantized import Int8Linear, load_tensors, num_quantized, 
 from refrl.policy.dtensor.policy import DTensorPolicy
 from refrl.policy.dtensor.spread_model import SpreadModel
 from refrl.weight_sync.base import Part
+from refrl.weight_sync.colocated import CopiedWeights
 from refrl.weight_sync.transferred import bucketed
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, for_all
@@ -24,6 +25,9 @@ from seatrial.targets.reference.worked.made import example, for_all
 def of_weights() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from for_all({"buckets of parts": (_buckets, 20)})
+    for target, source in ((3, 4), (4, 4), (5, 4)):
+        due = [("weights", source)] * (target != source)
+        yield example(f"version {source} for a generator at {target}", due, _copied, target, source)
     for dtype in (torch.float32, torch.bfloat16):
         right: Any = (1, [[127, -64], [0, 0]], [255 / 127, 1.0], "torch.float32", [1.0, 2.0])
         yield example(f"weights of {dtype} that are held in int8", right, _held, dtype)
@@ -32,6 +36,16 @@ def of_weights() -> Iterator[WorkedExample]:
         yield example(f"gathered weights, with adapters: {weight > 1}", right, _gathered, weight > 1)
     for is_kept, right in ((True, (["in", "scored m", "out"], "s")), (False, ([], None))):
         yield example(f"scores of a reference that is spread: {is_kept}", right, _reference, is_kept)
+
+
+def _copied(target: int, source: int) -> list[Any]:
+    """Return what a generator of one version loads of a policy of another."""
+    loaded: list[Any] = []
+    generator = SimpleNamespace(weight_version=target, load_weights=lambda *words: loaded.append(words))
+    policy = SimpleNamespace(version=source, named_weights=lambda: "weights")
+    made: Any = SimpleNamespace(_source=policy, _target=generator)
+    assert CopiedWeights.sync(made) == {}
+    return loaded
 
 
 def _buckets(stream: random.Random) -> bool:
