@@ -44,7 +44,7 @@ def _of_programs() -> Iterator[WorkedExample]:
     yield example("no block", "print(1)", extract_code, "print(1)")
     tests = json.dumps([{"stdin": "", "stdout": "2\n3\n"}])
     # The C library falls back from `clone3`, which the sandbox does not know, to a `clone` that makes a thread.
-    # The stacks of two threads that live at once differ in the bit that tells a thread from a process.
+    # The stacks of two threads that live at once differ in the bit that distinguishes a thread from a process.
     in_threads = (
         "import threading as t; print(2); t.stack_size(2**20 + 2**16); done = t.Event(); "
         "[one.start() for one in (t.Thread(target=lambda: done.wait() and print(3)), t.Thread(target=done.set))]"
