@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -61,15 +63,34 @@ def _first_sentence(kind: type[BaseModel]) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
 
-def _docs_in_source(kind: type[BaseModel]) -> dict[str, str]:
+def _docs_in_source(kind: type[BaseModel]) -> Mapping[str, str]:
+    return _docs_in_module(kind.__module__).get(kind.__qualname__, {})
+
+
+@cache
+def _docs_in_module(name: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the docs of the fields of each class of a module; none of one without a source file."""
     try:
-        source = textwrap.dedent(inspect.getsource(kind))
-    except (OSError, TypeError):  # a class without a source file has no docs to show
+        tree = ast.parse(inspect.getsource(sys.modules[name]))
+    except (OSError, TypeError):
         return {}
-    (definition,) = ast.parse(source).body
-    docs: dict[str, str] = {}
-    if not isinstance(definition, ast.ClassDef):
-        return docs
+    return {path: dict(_docs(definition)) for path, definition in _classes(tree, "")}
+
+
+def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the classes within a node by their qualified names."""
+    for child in ast.iter_child_nodes(node):
+        inner = prefix
+        if isinstance(child, ast.ClassDef):
+            yield f"{prefix}{child.name}", child
+            inner = f"{prefix}{child.name}."
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = f"{prefix}{child.name}.<locals>."
+        if isinstance(child, ast.stmt):
+            yield from _classes(child, inner)
+
+
+def _docs(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for field, text in zip(definition.body, definition.body[1:], strict=False):
         if (
             isinstance(field, ast.AnnAssign)
@@ -78,8 +99,7 @@ def _docs_in_source(kind: type[BaseModel]) -> dict[str, str]:
             and isinstance(text.value, ast.Constant)
             and isinstance(text.value.value, str)
         ):
-            docs[field.target.id] = " ".join(text.value.value.split())
-    return docs
+            yield field.target.id, " ".join(text.value.value.split())
 
 
 _BOUNDS = {"gt": "> ", "ge": ">= ", "lt": "< ", "le": "<= "}

@@ -21,7 +21,9 @@ from refrl.config import describe
 from refrl.config.loading import ConfigError
 from refrl.config.registry import Registry
 from refrl.data_plane import KVBatchMeta
+from refrl.data_plane.client import StoreClient
 from refrl.data_plane.control import ControlState
+from refrl.data_plane.flow import ConsumePlan
 from refrl.data_plane.observability import ObservedClient
 from refrl.distributed import World
 from refrl.generation.broadcast_link import BroadcastLink
@@ -192,6 +194,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "properties": (PromptSource, "load_state_dict", lambda self, state: None),
     "ranks": (World, "sum_rows", lambda self, values: values),
     "rates": (Timer, "take", lambda self: self._seconds),
+    "refusals": (ConsumePlan, "__post_init__", lambda self: None),
     "returns": (ReplayBuffer, "close", lambda self: []),
     "rewards": (Scores, "verified", property(lambda self: self.rewards)),
     "rollouts": (Scores, "verified", property(lambda self: self.rewards)),
@@ -199,6 +202,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "sandboxes": (sandbox, "_LOOKS_PER_SECOND", 0.1),
     "shares": (OwnPositions, "fill", lambda self, values: values),
     "starts": (attempts, "cut_log", lambda directory, after: None),
+    "states": (StoreClient, "_tidy", lambda self, waste: None),
     "stores": (KVBatchMeta, "with_fields", lambda self, fields: self),
     "tasks": (PitchTask, "num_examples", 3),
     "texts": (ChatEncoder, "training_row", lambda self, messages: ([], [])),

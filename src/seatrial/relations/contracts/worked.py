@@ -53,6 +53,7 @@ SUBJECTS: Mapping[str, str] = {
     "sessions": "what a run is built of, and what each part gets",
     "shares": "tensors, sequences and experts that ranks share",
     "starts": "how a run begins, continues, saves and ends",
+    "states": "nested and derived values, calls after an error or a resume, layers in each of their forms",
     "steps": "what steps train on, log, save and pass to observers",
     "stores": "parts of a data plane: metadata, partitions, columns and journals",
     "tasks": "tasks with images or sounds, tasks and verifiers by name, and what is said of data files",

@@ -305,7 +305,8 @@ def _of_directories() -> Iterator[WorkedExample]:
         damaged,
         lambda directory: next(directory.rglob("*.safetensors")).write_bytes(b""),
     )
-    yield example("another form", two, damaged, _changed_info(schema_version=2))
+    for version in (0, 2):
+        yield example(f"form {version}", two, damaged, _changed_info(schema_version=version))
     yield example("an earlier form without digests", ([1, 2, 3], 3), damaged, _changed_info(digests={}))
     yield example("two of three damaged", ([1, 2, 3], 1), damaged, _damage_of_two)
     yield example("steps by number", [2, 9, 10], in_folder(_ten))

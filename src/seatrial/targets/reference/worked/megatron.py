@@ -20,6 +20,7 @@ from refrl.policy.megatron.conversion import Link
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, backward, by_rank
+from seatrial.targets.reference.worked.megatron_files import of_files
 from seatrial.targets.reference.worked.megatron_layers import of_layers
 from seatrial.targets.reference.worked.ranks import rank_weight
 
@@ -29,6 +30,7 @@ def examples() -> Iterator[WorkedExample]:
     if find_spec("megatron") is not None:
         yield from _of_megatron()
         yield from of_layers()
+        yield from of_files()
 
 
 def _of_megatron() -> Iterator[WorkedExample]:

@@ -179,6 +179,9 @@ def _of_validations() -> Iterator[WorkedExample]:
         lambda: list(validation_rows(rollouts(), 7))[1],
     )
     yield example("parts of a verifier", _PARTS, lambda: _judged(several()))
+    same = {name for name in _PARTS[0] if name.endswith("reward")}
+    doubled = {name: value if name in same else 2 * value for name, value in _PARTS[0].items()}
+    yield example("parts of a verifier of two ranks", doubled, lambda: _judged_twice(several()))
     yield example("one verifier has no parts", ({}, {}), verifier_metrics, lambda one, other: 1.0, ALONE)
 
 
@@ -210,6 +213,15 @@ def _judged(verifier: WeightedVerifier) -> Any:
         list(seconds),
         [again[f"verifier/{name}/num_errors"] for name in ("exact", "fails", "never")],
     )
+
+
+def _judged_twice(verifier: WeightedVerifier) -> Any:
+    """Return the metrics of two ranks that judged the same."""
+    from refrl.rewards import score_completions
+
+    score_completions(["a", "b", "slow", "broken"], ["a", "a", "slow", "a"], verifier)
+    world: Any = SimpleNamespace(gather=lambda own: [*own, *own])
+    return verifier_metrics(verifier, world)[0]
 
 
 def _of_logs() -> Iterator[WorkedExample]:

@@ -29,11 +29,13 @@ from refrl.runtime.generator_process import GeneratorServer
 from refrl.runtime.launcher import RankError, is_launcher, launch
 from refrl.runtime.rank_process import Ended, RankProcess, end, threads, variables
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.exchanges import of_exchanges
 from seatrial.targets.reference.worked.made import example, refused
 
 
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
+    yield from of_exchanges()
     yield from _of_shares()
     yield from _of_ends()
     yield from _of_launches()

@@ -43,8 +43,14 @@ def _of_programs() -> Iterator[WorkedExample]:
     yield example("the last of two blocks", "b\n", extract_code, "```\na\n```\n```py\nb\n```")
     yield example("no block", "print(1)", extract_code, "print(1)")
     tests = json.dumps([{"stdin": "", "stdout": "2\n3\n"}])
-    for program, share in (("print(2); print(3)", 1.0), ("print(2, 3)", 0.0)):
-        yield example(f"lines of {program}", share, make_verifier("code_output"), program, tests)
+    # The C library falls back from `clone3`, which the sandbox does not know, to a `clone` that makes a thread.
+    # The stacks of two threads that live at once differ in the bit that distinguishes a thread from a process.
+    in_threads = (
+        "import threading as t; print(2); t.stack_size(2**20 + 2**16); done = t.Event(); "
+        "[one.start() for one in (t.Thread(target=lambda: done.wait() and print(3)), t.Thread(target=done.set))]"
+    )
+    for program, share in ((in_threads, 1.0), ("print(2, 3)", 0.0)):
+        yield example(f"lines of {program[:40]}", share, make_verifier("code_output"), program, tests)
     yield example("no sandbox for other verifiers", None, sandbox_of, ["exact_match", None])
     for words in ("", "[]", "{}", '[{"stdin": "a"}]', json.dumps([{"stdin": 1, "stdout": "1"}])):
         yield refused(

@@ -258,14 +258,20 @@ def _mixed(folder: Path) -> Any:
 
 
 def _cut(folder: Path, after: int) -> Any:
-    """Return the steps and files that are left of a log of steps 0 to 3 whose last record is cut short."""
-    writer = EventWriter(folder / "tensorboard")
-    for step in range(4):
-        writer.write({"a": float(step)}, step)
-        (folder / f"made_data_step{step}.jsonl").touch()
-    writer.close()
+    """Return the steps and files that are left of a log of steps 0 to 3, the last record of which is cut short.
+
+    An attempt that ended after step 1 logged steps 0 and 1 in a file of its own.
+    """
+    for name, steps in (("0", (0, 1)), ("1", (2, 3))):
+        writer = EventWriter(folder / "written")
+        for step in steps:
+            writer.write({"a": float(step)}, step)
+            (folder / f"made_data_step{step}.jsonl").touch()
+        writer.close()
+        (path,) = (folder / "written").iterdir()
+        (folder / "tensorboard").mkdir(exist_ok=True)
+        path = path.rename(folder / "tensorboard" / f"{path.name}.{name}")
     (folder / "run_info.json").touch()
-    (path,) = (folder / "tensorboard").iterdir()
     path.write_bytes(path.read_bytes()[:-3])
     cut_log(folder, after)
     series = read_logs(folder / "tensorboard").series.get("a")

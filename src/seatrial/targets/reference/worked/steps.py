@@ -284,7 +284,8 @@ def options_of(**more: Any) -> GRPORunConfig:
     return configuration(chosen)
 
 
-def _stepped(rows: Rollouts | None = None, steps: Sequence[int] = (7,), **more: Any) -> Any:
+def stepped(rows: Rollouts | None = None, steps: Sequence[int] = (7,), **more: Any) -> Any:
+    """Train steps of GRPO; return the session and what each printed."""
     session = made_session()
     session.collector = _Source(session.noted, rollouts() if rows is None else rows)
     printed = [quietly(grpo.train_step, session, options_of(**more), step) for step in steps]
@@ -293,7 +294,7 @@ def _stepped(rows: Rollouts | None = None, steps: Sequence[int] = (7,), **more: 
 
 def _of_grpo() -> Iterator[WorkedExample]:
     def order() -> Any:
-        session, _ = _stepped(steps=(7, 8))
+        session, _ = stepped(steps=(7, 8))
         return session.noted
 
     def events(step: int) -> list[Any]:  # rows 1 and 3 were cut off
@@ -310,7 +311,7 @@ def _of_grpo() -> Iterator[WorkedExample]:
     yield example("two steps in order", [*events(7), *events(8)], order)
 
     def logged() -> Any:
-        session, (printed,) = _stepped()
+        session, (printed,) = stepped()
         log = session.logger
         train, seconds = log.of("train", 7), log.of("timing/train", 7)
         names = (
@@ -378,6 +379,6 @@ def _of_grpo() -> Iterator[WorkedExample]:
     yield refused(
         "step 7: the verifier could not judge 40%",
         "a step with too many errors",
-        _stepped,
+        stepped,
         grpo__max_verifier_error_share=0.3,
     )

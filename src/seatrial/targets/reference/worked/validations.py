@@ -115,7 +115,8 @@ def _of_validations() -> Iterator[WorkedExample]:
     )
 
 
-def _tuned(steps: Sequence[int] = (1, 2), **options: Any) -> Any:
+def tuned(steps: Sequence[int] = (1, 2), **options: Any) -> Any:
+    """Take steps of fine-tuning; return the session and its configuration."""
     session = made_session()
     session.worker = _Worker(session.noted)
     session.prompts = SimpleNamespace(draw=lambda num: rollouts().examples[1:][:num])
@@ -135,7 +136,7 @@ def _tuned(steps: Sequence[int] = (1, 2), **options: Any) -> Any:
 
 def _of_tuning() -> Iterator[WorkedExample]:
     def logged() -> Any:
-        session, config = _tuned()
+        session, config = tuned()
         quietly(sft.log_validation_loss, session, config, 2)
         log, (step, made, loss) = session.logger, session.observer.last
         train = log.of("train", 2)
@@ -172,7 +173,7 @@ def _of_tuning() -> Iterator[WorkedExample]:
     )
 
     def answers() -> Any:
-        session, config = _tuned(steps=())
+        session, config = tuned(steps=())
         made = sft.make_answer_batch(session, config, rollouts().examples[1:3])
         return made.completion_ids_BT, made.mask_BT, made.prompt_lens_B, made.group_ids_B
 
@@ -199,7 +200,7 @@ def _of_tuning() -> Iterator[WorkedExample]:
     )
 
     def accurate(step: int, accuracy: float, **options: Any) -> bool:
-        session, config = _tuned(steps=(), **{"sft.val_period": 2, "sft.stop_at_accuracy": 0.25, **options})
+        session, config = tuned(steps=(), **{"sft.val_period": 2, "sft.stop_at_accuracy": 0.25, **options})
         session.validation = rollouts().examples
         session.prepare_for_generation = lambda: None
         session.worker.reward = lambda *words: replace(
