@@ -1,7 +1,7 @@
 """What a relation concludes: laws not exercised, missing packages, declared facts, expected failures, time."""
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PackageNotFoundError
 from typing import Any, ClassVar
 
 import pytest
