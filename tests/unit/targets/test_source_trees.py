@@ -13,6 +13,7 @@ from seatrial.targets.common.source_trees import add_metadata, stated_version
     ("file", "text", "stated"),
     [
         ("VERSION", "1.9.0.dev0\n", "1.9.0.dev0"),
+        ("../VERSION", "0.25.0.dev0", "0.25.0.dev0"),
         ("__init__.py", 'import os\n__version__ = "0.14.0.dev0"\n', "0.14.0.dev0"),
         ("version.py", "__version__ = '2.0'", "2.0"),
         ("__init__.py", "__version__ = version('tree')", None),

@@ -11,9 +11,10 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_STATEMENT = re.compile(r"^__version__\s*=\s*[\"']([0-9][^\"']*)[\"']", re.MULTILINE)
-FILES = ("VERSION", "__init__.py", "version.py", "_version.py")
-"""Of a package, where it may state its version; the first is a version alone."""
+_STATEMENT = re.compile(r"^__version__\s*=\s*[\"']([0-9][^\"'\s]*)[\"']", re.MULTILINE)
+_ALONE = re.compile(r"\A([0-9]\S*)\s*\Z")
+FILES = {"../VERSION": _ALONE, "VERSION": _ALONE, "__init__.py": _STATEMENT, "version.py": _STATEMENT}
+"""Where a package may state its version, seen from its folder, and how."""
 
 
 def add_metadata(packages: Iterable[str]) -> None:
@@ -40,12 +41,10 @@ def stated_version(package: str) -> str | None:
     """Return the version that a package states in its own files, read without importing it; None if it has none."""
     spec = importlib.util.find_spec(package.replace("-", "_"))
     for home in map(Path, (spec and spec.submodule_search_locations) or ()):
-        for name in FILES:
+        for name, pattern in FILES.items():
             path = home / name
             text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-            if name == "VERSION" and text.strip():
-                return text.strip()
-            if (found := _STATEMENT.search(text)) is not None:
+            if (found := pattern.search(text)) is not None:
                 return found[1]
     return None
 
