@@ -55,6 +55,10 @@ FIRST_LABELS = KnownFailure(
     "R22.whole/loss, two processes",
     "R23.whole/logged loss and scalars",
 )
+FIRST_LABELS_COMPARED = replace(
+    FIRST_LABELS,
+    releases=lambda adapter: before("trl", "0.17")(adapter) and between("transformers", "4.46", "5")(adapter),
+).of("R33.compared/evaluation of the trained rows")
 ENDS = KnownFailure(
     "the end token of a sampled completion is not trained where it is the padding (trl-6357)",
     finding=DISTILLATION,

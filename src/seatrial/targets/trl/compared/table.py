@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seatrial.targets.common.known import KnownFailure
-from seatrial.targets.trl.former import ENDS, SUMS, SUMS_OF_DISTILLATION
+from seatrial.targets.trl.former import ENDS, FIRST_LABELS_COMPARED, SUMS, SUMS_OF_DISTILLATION
 
 Options = Mapping[str, Any]
 
@@ -372,6 +372,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "sft": Kind(
         trainer="SFT",
+        known_failures=(FIRST_LABELS_COMPARED,),
         rows="completions",
         options=SHORT,
         effective=({"completion_only_loss": False}, {"loss_type": "dft"}),
