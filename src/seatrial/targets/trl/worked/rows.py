@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import SimpleNamespace
@@ -53,7 +54,8 @@ def _called(row: Row) -> Any:
     from accelerate import Accelerator
 
     Accelerator(cpu=True)  # whose state TRL's loggers and callbacks need
-    dtype = torch.get_default_dtype()  # which a model that cannot be made leaves changed
+    # A model that cannot be made leaves another type, and options of a run the precision of every run after it.
+    dtype, variables = torch.get_default_dtype(), dict(os.environ)
     try:
         return row.call(find_name("trl", row.place.split()))
     except (Gone, ImportError, OSError) as error:
@@ -71,6 +73,8 @@ def _called(row: Row) -> Any:
         raise NotServed(f"the call does not fit this release: {misfit}") from error
     finally:
         torch.set_default_dtype(dtype)
+        os.environ.clear()
+        os.environ.update(variables)
 
 
 def examples(rows: Iterable[Row], subject: str) -> list[WorkedExample]:
