@@ -203,9 +203,7 @@ def _blocked(
         f"the adapter's call does not fit this release: {one['sentence']}" for one in details["misfits"]
     ]
     if packages:
-        reasons.append(
-            f"the stack needs {', '.join(packages)}, which cannot be imported: install it in this environment"
-        )
+        reasons.append(f"the stack needs {', '.join(packages)}, which is not installed in this environment")
     if not reasons:
         return None
     return Verdict(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 from seatrial.relations.cases.case import Case
@@ -196,6 +197,8 @@ def _missing_package(error: ImportError, stack: Any) -> str | None:
     """Return the third-party package that an import did not find; None if the stack's own modules are broken."""
     package = (error.name or "").partition(".")[0]
     own = (stack if isinstance(stack, type) else type(stack)).__module__.partition(".")[0]
+    if isinstance(error, PackageNotFoundError):
+        return f"metadata of {error.name}"  # it may well be importable, from a source tree
     return package if package and package not in (own, "seatrial") else None
 
 

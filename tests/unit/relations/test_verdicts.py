@@ -1,7 +1,7 @@
 """What a relation concludes: laws not exercised, missing packages, declared facts, expected failures, time."""
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PackageNotFoundError
 from typing import Any, ClassVar
 
 import pytest
@@ -118,6 +118,8 @@ def test_a_missing_package_is_blocked_and_a_broken_module_of_its_own_fails() -> 
     own = ImportError("cannot import name", name=Stack.__module__)
     assert judged(GOOD, law("own", raising(own))).outcome is Outcome.FAIL
     assert judged(BAD, law("needs", raising(missing))).outcome is Outcome.FAIL
+    unknown = PackageNotFoundError("a-tree")  # imported from its source
+    assert "needs metadata of a-tree" in judged(GOOD, law("needs", raising(unknown))).reason
 
 
 def test_what_raises_while_a_case_is_made_is_a_violation() -> None:

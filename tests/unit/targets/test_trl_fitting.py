@@ -6,6 +6,7 @@ from typing import Any, Literal, Optional
 
 import pytest
 
+from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone
 from seatrial.targets.trl.fitting import admits, fitted, fitted_setup
@@ -104,3 +105,10 @@ def test_a_release_without_loss_types_has_a_mean_of_its_own() -> None:
     cispo = Setup(trainer="GRPO", objective=RolloutSpec(), data="prompts", options={"loss_type": "cispo"})
     with pytest.raises(Gone, match="loss_type"):
         fitted_setup(cispo, RowMeans, GRPOConfig)
+
+
+def test_rows_with_labels_need_a_release_that_reads_them() -> None:
+    """One that makes all labels itself trains other tokens, or cannot pad those that it is given."""
+    setup = Setup(trainer="SFT", objective=ObjectiveSpec(kind="sft"), data="ids")
+    with pytest.raises(Gone, match="takes no labels"):
+        fitted_setup(setup, RowMeans, GRPOConfig)

@@ -16,6 +16,7 @@ from seatrial.errors import BlockedError, UsageError
 from seatrial.relations.raised import error_line, place_of
 from seatrial.targets.base import Job, JobRequest, TrainingJob
 from seatrial.targets.common.rank_worker import adapter_package
+from seatrial.targets.common.source_trees import add_metadata
 
 
 class Gone(Exception):  # noqa: N818  no error: a fact about a release
@@ -130,6 +131,7 @@ class ComponentsTarget(ABC):
             raise BlockedError(
                 f"{', '.join(missing)} not installed here: run this command in the environment that has {self.name}"
             )
+        add_metadata(self.packages)
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
         """Refuse all: there is no run to override."""

@@ -14,6 +14,7 @@ from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.trl.named import (
     averages_tokens,
+    reads_labels,
     repeats_prompts,
     takes_no_reward,
     unknown_choices,
@@ -49,6 +50,8 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         raise Gone(f"{what} has no {', '.join(unknown)}")
     if setup.unscored and not takes_no_reward(trainer_class):
         raise Gone(f"reward functions of trl {release('trl')} return a number for each completion")
+    if setup.data == "ids" and not reads_labels(trainer_class):
+        raise Gone(f"{what} takes no labels of a row")
     options = fitted(config_class, setup.options)
     for name in setup.enumerated:
         if not isinstance(default := defaults[name], Enum):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, before, between
 
 STEPS = "Transformers: the steps of its Trainer before 5.0"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
+
+
+def trains_whole_rows(adapter: Any) -> bool:
+    """Return whether the first token of a row has a label in a run of a supervised trainer."""
+    return getattr(adapter.trainer_spec.objective, "trains", None) == "all"
+
 
 OF_TRANSFORMERS = (
     KnownFailure(
@@ -33,18 +40,25 @@ OF_TRANSFORMERS = (
 )
 """Of every trainer."""
 FIRST_LABELS = KnownFailure(
-    "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch); "
-    "releases of TRL before 0.17 train on whole texts, whose first token has a label",
+    "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch), which a "
+    "row has that is trained as a whole, as releases of TRL before 0.17 always do",
     finding="Transformers: the first label of a row",
-    releases=lambda adapter: before("trl", "0.17")(adapter) and between("transformers", "4.46", "5")(adapter),
+    releases=lambda adapter: trains_whole_rows(adapter) and between("transformers", "4.46", "5")(adapter),
 ).of(
+    "R2.whole/gradient, two processes",
     "R12.whole/gradient, two micro-batches a step",
     "R12.whole/gradient, one micro-batch a step",
     "R12.whole/gradient, an epoch that ends within a step",
     "R13.whole/gradient, after a resume",
     "R22.whole/loss, two micro-batches a step",
     "R22.whole/loss and scalars, a logging interval of two steps",
+    "R22.whole/loss, two processes",
+    "R23.whole/logged loss and scalars",
 )
+FIRST_LABELS_COMPARED = replace(
+    FIRST_LABELS,
+    releases=lambda adapter: before("trl", "0.17")(adapter) and between("transformers", "4.46", "5")(adapter),
+).of("R33.compared/evaluation of the trained rows")
 ENDS = KnownFailure(
     "the end token of a sampled completion is not trained where it is the padding (trl-6357)",
     finding=DISTILLATION,

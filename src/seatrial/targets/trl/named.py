@@ -80,6 +80,11 @@ def takes_no_reward(trainer_class: type) -> bool:
     return code_has("is not None else torch.nan", trainer_class)
 
 
+def reads_labels(trainer_class: type) -> bool:
+    """Return whether SFT takes labels that a row has; releases before 0.19 make all labels themselves."""
+    return any(code_has(f"example{read}", trainer_class) for read in ('["labels"]', '.get("labels"'))
+
+
 def averages_tokens(trainer_class: type) -> bool:
     """Return whether GRPO divides by the tokens of several rows; releases before 0.16 average each row first."""
     return not code_has("completion_mask.sum(dim=1)).mean()", trainer_class)

@@ -28,15 +28,15 @@ def sft(options: Mapping[str, Any], **more: Any) -> Setup:
         "padding_side": "right",
         "scalars": SFT_SCALARS,
         "spells_end": True,
-        "known_failures": (NUM_TOKENS,),
         **more,
+        "known_failures": (*more.get("known_failures", (NUM_TOKENS,)), FIRST_LABELS),
     }
     return Setup(trainer="SFT", objective=objective, options={"max_length": 64, **options}, **given)
 
 
 ALL = ObjectiveSpec(kind="sft", trains="all")
 SUPERVISED: Mapping[str, Setup] = {
-    "whole-sft": sft({}, known_failures=(NUM_TOKENS, FIRST_LABELS)),
+    "whole-sft": sft({}),
     "whole-sft-turns": sft({}, data="messages", form="turns with system", objective=ALL, thorough=True),
     "whole-sft-answers": sft({}, form="turns with system", thorough=True, known_failures=(NUM_TOKENS, MEANS)),
     "whole-sft-packing": sft(

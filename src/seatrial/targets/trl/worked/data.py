@@ -134,6 +134,7 @@ DATA_ROWS: Sequence[Row] = (
             {"role": "tool", "name": "t", "content": _block("")},
             {"role": "user", "content": _block("v")},
         ],
+        since="1.1",
     ),
     Row(
         "texts",
@@ -219,6 +220,7 @@ DATA_ROWS: Sequence[Row] = (
         "no tools, an empty list of tools, a tool",
         _texts_given_tools,
         ["<", "<", "T"],
+        since="1.0",
     ),
     Row(
         "chats",
@@ -232,6 +234,7 @@ DATA_ROWS: Sequence[Row] = (
             {"prompt": "(user:u)(assistant:", "completion": "a)"},
             {"prompt": "(user:u)(assistant:", "chosen": "a)", "rejected": "b)"},
         ],
+        since="0.19",
     ),
     Row(
         "chats",
@@ -275,6 +278,7 @@ DATA_ROWS: Sequence[Row] = (
             "first rows stay": True,
             "added is new": True,
         },
+        since="0.20",
     ),
     Row(
         "rewards",
@@ -282,6 +286,7 @@ DATA_ROWS: Sequence[Row] = (
         "a right answer, a wrong one, a solution that cannot be read",
         lambda reward: reward(_said(*THIRDS, THIRDS[0]), [r"\frac{1}{3}", r"\frac{1}{3}", ""]),
         [1.0, 0.0, None],
+        since="0.26",
     ),
     Row(
         "rewards",

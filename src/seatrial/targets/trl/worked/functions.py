@@ -23,6 +23,7 @@ COSTS: dict[str, Any] = {
     "num_key_value_heads": 1,
     "head_dim": 4,
     "intermediate_size": 16,
+    "tie_word_embeddings": False,
 }
 """Of a layer and a token at a length of 4: projections 256 + 128, scores 128, MLP 768; of the head 256."""
 FORWARD = 2 * (256 + 128 + 128 + 768) + 256

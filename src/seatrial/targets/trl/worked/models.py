@@ -262,6 +262,7 @@ MODEL_ROWS: Sequence[Row] = (
         "a type by name, an architecture",
         partial(_made_of_path, dtype="bfloat16", architecture="AutoModelForSequenceClassification"),
         ["Qwen2ForSequenceClassification", "torch.bfloat16"],
+        since="0.26",
     ),
     *(
         Row(

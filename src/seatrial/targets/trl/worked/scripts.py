@@ -133,7 +133,8 @@ def _model_options(main: Callable[..., Any]) -> dict[str, Any]:
     if own is None:
         raise NotServed("the script gives the trainer a model, and no options of one")
     return {
-        **{name: own[name] for name in ("revision", "attn_implementation", "dtype")},
+        **{name: own[name] for name in ("revision", "attn_implementation")},
+        "dtype": str(own["dtype"]).removeprefix("torch."),
         "rank": getattr(adapter, "r", None),
     }
 
@@ -245,5 +246,6 @@ SCRIPT_ROWS: Sequence[Row] = (
         "a row",
         _printed,
         [True] * 6,
+        since="0.18",
     ),
 )
