@@ -69,7 +69,8 @@ class Turns:
 
     def _close(self, one: OpenRollout) -> None:
         """Give a rollout the rewards of its messages, and keep it while it has more turns."""
-        one.rollout["rewards"] = self.rows.rewards_of(spoken(one.turns[: one.num_served], one.num_served - 1))
+        said = spoken(one.turns[: one.num_served], one.num_served - 1)
+        one.rollout["rewards"] = self.rows.rewards_of(said, one.rollout["prompt_ids"])
         if one.num_served < len(one.turns):
             self.open.append(one)
 

@@ -145,7 +145,10 @@ class Whole(KnowsFailures, TinyCausalModel):
     def _made_model(self, seed: int, **options: Any) -> Any:
         setup = self.setup
         options = {"scores": setup.scores, **setup.model_options, **options}
-        return zoo_model(setup.trait, self.tokenizer, seed, **options)
+        model = zoo_model(setup.trait, self.tokenizer, seed, **options)
+        if setup.second_end:
+            model.generation_config.eos_token_id = [self.eos_id, self.rows.second_end_id]
+        return model
 
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
         """Run the plan as one process and return what it observed, as tensors, numbers and texts."""

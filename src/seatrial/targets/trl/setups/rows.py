@@ -1,0 +1,60 @@
+"""Setups of trainers on rows and tokenizers with features that models and data sets have.
+
+A tokenizer that begins texts with a token of its own; rows with tools and options of the template; conversations of
+several turns; a second end token of sampled completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.setups.options import cpo, orpo
+from seatrial.targets.trl.setups.preferences import dpo, kto, reward
+from seatrial.targets.trl.setups.rollouts import grpo, grpo_tools, rloo
+from seatrial.targets.trl.setups.supervised import ALL, sft
+
+Fields = Mapping[str, Any]
+BEGUN: Fields = {"begins": True}
+OWN: Fields = {"form": "own", "spells_end": False}
+SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
+TRAINERS: Mapping[str, Callable[[], Setup]] = {
+    "sft": lambda: sft({}),
+    "sft-messages": lambda: sft({}, data="messages", form="turns", objective=ALL),
+    "sft-texts": lambda: sft({}, data="whole", objective=ALL),
+    "dpo": lambda: dpo({}),
+    "kto": lambda: kto({}, objective={}),
+    "reward": lambda: reward({}),
+    "cpo": lambda: cpo({}),
+    "orpo": lambda: orpo({}),
+}
+FEATURES: Mapping[str, Mapping[str, Fields]] = {
+    "begun": dict.fromkeys(("sft", "sft-texts", "dpo", "kto", "reward", "cpo", "orpo"), BEGUN),
+    "own": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward"), OWN),
+    "several": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward", "cpo"), SEVERAL),
+}
+"""By feature, the trainers that are run with it, and its fields of their setups."""
+SAMPLED: Mapping[str, Setup] = {
+    "rows-grpo-begun": grpo({"loss_type": "dapo"}, begins=True),
+    "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": True}),
+    "rows-rloo-ends": rloo({}, second_end=True, begins=True),
+    "rows-grpo-uncalled": grpo_tools({"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"),
+}
+
+
+def _of(setup: Setup, fields: Fields) -> Setup:
+    """Return a setup with fields, run for its updates; its scalars are other setups'."""
+    given: Fields = {"thorough": True, "updates_only": True, "known_failures": (), "scalars": {}, **fields}
+    return replace(setup, **given)
+
+
+ROWS: Mapping[str, Setup] = {
+    **{
+        f"rows-{name}-{feature}": _of(TRAINERS[name](), fields)
+        for feature, trainers in FEATURES.items()
+        for name, fields in trainers.items()
+    },
+    **{name: _of(setup, {}) for name, setup in SAMPLED.items()},
+}
