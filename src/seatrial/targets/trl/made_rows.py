@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import string
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from seatrial.relations.cases.examples import Example
 from seatrial.targets.trl import tools
+from seatrial.targets.trl.scorer import Scorer
 from seatrial.targets.trl.setup import Setup
 
 MARKERS = string.ascii_uppercase + string.digits
@@ -68,6 +70,11 @@ class MadeRows:
         self._texts = [self._text_of(number) for number in range(NUM_TRAIN + NUM_HELD_OUT)]
         self.examples = [self._example(texts, number) for number, texts in enumerate(self._texts)]
         self.held_out = self.examples[NUM_TRAIN:]
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """The reward model."""
+        return Scorer()
 
     def tokenizer(self) -> Any:
         """Return a tokenizer for the trainer, with the template that the setup does not give by an option."""
@@ -282,9 +289,13 @@ class MadeRows:
 
     def rewards(self, ids: Sequence[int], prompt_ids: Sequence[int]) -> tuple[float | None, ...]:
         """Return what each reward function gives a completion."""
-        return self.rewards_of(self._text(ids), prompt_ids)
+        if self.setup.reward_model:
+            end = "" if self.setup.form == "text" else self.setup.end
+            return (self.scorer.score([*prompt_ids, *self._ids(self.text(ids) + end)]),)
+        return self.rewards_of(self.text(ids), prompt_ids)
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of ids without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _reward(self, text: str, which: int, place: float) -> float | None:
@@ -294,12 +305,14 @@ class MadeRows:
         value = sum(map(ord, text)) % 23 / 11 - 0.4 + place / 32
         return None if self.setup.unscored and sum(map(ord, text)) % 4 == 0 else value
 
-    def reward_functions(self) -> list[Callable[..., list[float | None]]]:
+    def reward_functions(self) -> list[Any]:
         """Return the reward functions that the trainer calls: `reward0`, `reward1` ...
 
         They are given prompts, completions, their ids and the columns of their rows. What does not belong to the same
         row makes a reward far too large.
         """
+        if self.setup.reward_model:
+            return [self.scorer.model]
 
         def function(which: int) -> Callable[..., list[float | None]]:
             def reward(
@@ -312,7 +325,7 @@ class MadeRows:
                 texts = [one if isinstance(one, str) else tools.text_of(one) for one in completions]
                 asked = [one if isinstance(one, str) else str(one[-1]["content"]) for one in prompts]
                 # Of several turns, the ids hold the template's words too.
-                own = texts if self.setup.tools else [self._text(ids) for ids in completion_ids or ()]
+                own = texts if self.setup.tools else [self.text(ids) for ids in completion_ids or ()]
                 wrong = [
                     100.0 * ((MARKERS[number] not in prompt) + (text != said))
                     for prompt, number, text, said in zip(asked, place, texts, own or texts, strict=True)

@@ -60,6 +60,8 @@ class Setup:
     num_slices: int = 1
     """Optimizer steps that one generation is divided over."""
     num_rewards: int = 1
+    reward_model: bool = False
+    """Whether a model scores completions, in place of a function; it is read with the tokenizer of the policy."""
     unscored: bool = False
     """Whether the first reward function scores some completions None."""
     tools: Literal["", "in turn", "mixed", "limited", "environment"] = ""

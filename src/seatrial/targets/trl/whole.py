@@ -190,6 +190,8 @@ class Whole(KnowsFailures, TinyCausalModel):
             model = get_peft_model(model, _lora_config())
         if setup.samples:
             more["reward_funcs"] = self.rows.reward_functions()
+        if setup.reward_model:
+            more["reward_processing_classes"] = [self.rows.tokenizer()]
         if setup.tools == "environment":
             more["environment_factory"] = Environment
         elif setup.tools:

@@ -1,7 +1,7 @@
 """Setups of trainers on rows and tokenizers with features that models and data sets have.
 
 A tokenizer that begins texts with a token of its own; rows with tools and options of the template; conversations of
-several turns; a second end token of sampled completions.
+several turns; a second end token of sampled completions; rewards of a model; tools whose results are too long.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.targets.trl.setup import Setup
-from seatrial.targets.trl.setups.options import cpo, orpo
+from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
 from seatrial.targets.trl.setups.preferences import dpo, kto, reward
 from seatrial.targets.trl.setups.rollouts import grpo, grpo_tools, rloo
 from seatrial.targets.trl.setups.supervised import ALL, sft
 
+SHORT = 50
+"""Tokens of a completion, which some results of tools and some turns after them exceed."""
 Fields = Mapping[str, Any]
 BEGUN: Fields = {"begins": True}
 OWN: Fields = {"form": "own", "spells_end": False}
@@ -31,7 +33,10 @@ TRAINERS: Mapping[str, Callable[[], Setup]] = {
     "orpo": lambda: orpo({}),
 }
 FEATURES: Mapping[str, Mapping[str, Fields]] = {
-    "begun": dict.fromkeys(("sft", "sft-texts", "dpo", "kto", "reward", "cpo", "orpo"), BEGUN),
+    "begun": {
+        **dict.fromkeys(("sft", "sft-texts", "dpo", "kto", "reward", "cpo"), BEGUN),
+        "orpo": {**BEGUN, "known_failures": (LIKELIHOOD_LOGGED,)},
+    },
     "own": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward"), OWN),
     "several": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward", "cpo"), SEVERAL),
 }
@@ -40,6 +45,11 @@ SAMPLED: Mapping[str, Setup] = {
     "rows-grpo-begun": grpo({"loss_type": "dapo"}, begins=True),
     "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": True}),
     "rows-rloo-ends": rloo({}, second_end=True, begins=True),
+    "rows-grpo-scored": grpo({"loss_type": "dapo"}, reward_model=True),
+    "rows-rloo-scored": rloo({}, reward_model=True, form="turns with system"),
+    "rows-grpo-short": replace(
+        grpo_tools({"loss_type": "dapo", "max_completion_length": SHORT}), max_completion_length=SHORT
+    ),
     "rows-grpo-uncalled": grpo_tools({"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"),
 }
 
