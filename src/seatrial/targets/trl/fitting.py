@@ -53,6 +53,8 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     for wanted, words, missing in (
         (setup.form == "own", ("chat_template_kwargs",), "options of a row for its template"),
         (setup.begins, BEGINNING, "first token of texts that its tokenizer adds"),
+        (setup.awaits_rewards, ("async",), "reward functions that it awaits"),
+        (setup.margins, ("margin",), "margins of pairs"),
         (setup.second_end, ("eos_token_ids",), "second end token"),
     ):
         if wanted and not any(code_has(word, trainer_class) for word in words):

@@ -147,6 +147,7 @@ class MadeRows:
             completion_ids=self._ids(said + end),
             rejected_ids=self._ids(other + end) if self.setup.data == "pairs" else None,
             desirable=number % 3 != 1 if self.setup.data == "labels" else None,
+            margin=_margin(number) if self.setup.margins else 0.0,
         )
 
     @property
@@ -190,6 +191,8 @@ class MadeRows:
         """Return columns of a row in addition to its texts."""
         if self.setup.samples:
             return {"place": number}
+        if self.setup.margins:
+            return {"margin": _margin(number)}
         if self.setup.form != "own":
             return {}
         return {
@@ -314,7 +317,7 @@ class MadeRows:
         if self.setup.reward_model:
             return [self.scorer.model]
 
-        def function(which: int) -> Callable[..., list[float | None]]:
+        def function(which: int) -> Callable[..., Any]:
             def reward(
                 prompts: Sequence[Any],
                 completions: Sequence[Any],
@@ -335,8 +338,12 @@ class MadeRows:
                     for text, number, more in zip(texts, place, wrong, strict=True)
                 ]
 
-            reward.__name__ = f"reward{which}"
-            return reward
+            async def awaited(*args: Any, **given: Any) -> list[float | None]:
+                return reward(*args, **given)
+
+            found = awaited if self.setup.awaits_rewards and which == 0 else reward
+            found.__name__ = f"reward{which}"
+            return found
 
         return [function(which) for which in range(self.setup.num_rewards)]
 
@@ -349,6 +356,10 @@ def is_ids(name: str) -> bool:
 def _shouts(number: int) -> bool:
     """Return whether a row's own option of the template is on."""
     return number % 3 == 0
+
+
+def _margin(number: int) -> float:
+    return number % 5 / 2
 
 
 def _has_tools(number: int) -> bool:

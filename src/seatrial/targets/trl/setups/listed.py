@@ -31,5 +31,13 @@ KTO's are left out: its reference point is a mean over all processes, and the or
 """
 SETUPS: Mapping[str, Setup] = {
     name: replace(setup, spreads=name in SPREAD)
-    for name, setup in {**SUPERVISED, **PREFERENCES, **ROLLOUTS, **OPTIONS, **TRAITS, **ROWS, **PAIRED}.items()
+    for name, setup in {
+        **SUPERVISED,
+        **PREFERENCES,
+        **ROLLOUTS,
+        **OPTIONS,
+        **TRAITS,
+        **ROWS,
+        **PAIRED,
+    }.items()
 }

@@ -22,6 +22,12 @@ Fields = Mapping[str, Any]
 BEGUN: Fields = {"begins": True}
 OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
+PROMPTS: Mapping[str, Any] = {"max_prompt_length": 60}
+"""Of releases that have the option, whose default is longer than a row."""
+UNENDED: Fields = {"spells_end": False}
+JOINED: Fields = {"joins_prompt": True, "form": "turns"}
+ADAPTED: Fields = {"lora": "made"}
+CHECKPOINTS: Mapping[str, Any] = {"gradient_checkpointing": True}
 TRAINERS: Mapping[str, Callable[[], Setup]] = {
     "sft": lambda: sft({}),
     "sft-messages": lambda: sft({}, data="messages", form="turns", objective=ALL),
@@ -29,19 +35,35 @@ TRAINERS: Mapping[str, Callable[[], Setup]] = {
     "dpo": lambda: dpo({}),
     "kto": lambda: kto({}, objective={}),
     "reward": lambda: reward({}),
-    "cpo": lambda: cpo({}),
-    "orpo": lambda: orpo({}),
+    "cpo": lambda: replace(cpo({}), optional=PROMPTS),
+    "orpo": lambda: replace(orpo({}), optional=PROMPTS),
 }
 FEATURES: Mapping[str, Mapping[str, Fields]] = {
     "begun": {
         **dict.fromkeys(("sft", "sft-texts", "dpo", "kto", "reward", "cpo"), BEGUN),
         "orpo": {**BEGUN, "known_failures": (LIKELIHOOD_LOGGED,)},
     },
+    "unended": dict.fromkeys(("sft", "reward"), UNENDED),
+    "joined": dict.fromkeys(("dpo", "cpo"), JOINED),
+    "margins": {"reward": {"margins": True}},
     "own": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward"), OWN),
     "several": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward", "cpo"), SEVERAL),
 }
 """By feature, the trainers that are run with it, and its fields of their setups."""
+CHECKPOINTED: Mapping[str, Setup] = {
+    "rows-dpo-adapted": replace(dpo(CHECKPOINTS), reference="base", **ADAPTED),
+    "rows-kto-adapted": replace(kto(CHECKPOINTS, objective={}), reference="base", **ADAPTED),
+    "rows-grpo-adapted": grpo(
+        {"loss_type": "dapo", "beta": 0.2, **CHECKPOINTS}, beta=0.2, reference="base", **ADAPTED
+    ),
+}
 SAMPLED: Mapping[str, Setup] = {
+    "rows-grpo-awaited": grpo(
+        {"loss_type": "dapo", "reward_weights": [0.5, 2.0]},
+        reward_weights=(0.5, 2.0),
+        num_rewards=2,
+        awaits_rewards=True,
+    ),
     "rows-grpo-begun": grpo({"loss_type": "dapo"}, begins=True),
     "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": True}),
     "rows-rloo-ends": rloo({}, second_end=True, begins=True),
@@ -50,7 +72,9 @@ SAMPLED: Mapping[str, Setup] = {
     "rows-grpo-short": replace(
         grpo_tools({"loss_type": "dapo", "max_completion_length": SHORT}), max_completion_length=SHORT
     ),
-    "rows-grpo-uncalled": grpo_tools({"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"),
+    "rows-grpo-uncalled": grpo_tools(
+        {"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"
+    ),
 }
 
 
@@ -66,5 +90,5 @@ ROWS: Mapping[str, Setup] = {
         for feature, trainers in FEATURES.items()
         for name, fields in trainers.items()
     },
-    **{name: _of(setup, {}) for name, setup in SAMPLED.items()},
+    **{name: _of(setup, {}) for name, setup in {**SAMPLED, **CHECKPOINTED}.items()},
 }
