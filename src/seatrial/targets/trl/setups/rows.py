@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from seatrial.targets.common.known import between
+from seatrial.targets.trl.former import FIRST_LABELS
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
 from seatrial.targets.trl.setups.preferences import dpo, kto, reward
@@ -19,6 +21,8 @@ from seatrial.targets.trl.setups.supervised import ALL, sft
 SHORT = 50
 """Tokens of a completion, which some results of tools and some turns after them exceed."""
 Fields = Mapping[str, Any]
+LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
+"""Of rows whose first token is trained on."""
 BEGUN: Fields = {"begins": True}
 OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
@@ -46,7 +50,10 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
     "unended": dict.fromkeys(("sft", "reward"), UNENDED),
     "joined": dict.fromkeys(("dpo", "cpo"), JOINED),
     "margins": {"reward": {"margins": True}},
-    "own": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward"), OWN),
+    "own": {
+        **dict.fromkeys(("sft", "dpo", "kto", "reward"), OWN),
+        "sft-messages": {**OWN, "known_failures": (LABELS,)},
+    },
     "several": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward", "cpo"), SEVERAL),
 }
 """By feature, the trainers that are run with it, and its fields of their setups."""
