@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.targets.common.known import between
+from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.former import FIRST_LABELS
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
@@ -23,6 +23,11 @@ SHORT = 50
 Fields = Mapping[str, Any]
 LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
 """Of rows whose first token is trained on."""
+TWO_ENDS = KnownFailure(
+    "a second end token follows the answers of conversations (trl-4908)",
+    finding="TRL: a second end token of DPO, before 0.28",
+    releases=before("trl", "0.28"),
+).of(*LABELS.laws)
 BEGUN: Fields = {"begins": True}
 OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
@@ -48,7 +53,7 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
         "orpo": {**BEGUN, "known_failures": (LIKELIHOOD_LOGGED,)},
     },
     "unended": dict.fromkeys(("sft", "reward"), UNENDED),
-    "joined": dict.fromkeys(("dpo", "cpo"), JOINED),
+    "joined": {"dpo": {**JOINED, "known_failures": (TWO_ENDS,)}, "cpo": JOINED},
     "margins": {"reward": {"margins": True}},
     "own": {
         **dict.fromkeys(("sft", "dpo", "kto", "reward"), OWN),
