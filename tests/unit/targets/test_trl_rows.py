@@ -84,7 +84,7 @@ def test_a_reward_is_awaited() -> None:
 
 
 def test_a_turn_is_cut_at_the_limit_of_a_completion() -> None:
-    """A turn ends where no room is left, and none follows results that are too long."""
+    """A turn ends where its length is used up, and none follows results that are too long."""
     setup = Setup(
         trainer="GRPO",
         objective=RolloutSpec(),
@@ -106,5 +106,5 @@ def test_a_turn_is_cut_at_the_limit_of_a_completion() -> None:
         text = rows.text(rollout["ids"])
         assert len(rollout["ids"]) <= max(limit, len(first))
         assert text.endswith(f"<{kept}") if kept else text == said[0].text
-        heard = said[0].words + (f"CD{kept}" if kept else "")
-        assert rollout["rewards"] == rows.rewards_of(heard, prompt)
+        contents = said[0].words + (f"CD{kept}" if kept else "")
+        assert rollout["rewards"] == rows.rewards_of(contents, prompt)

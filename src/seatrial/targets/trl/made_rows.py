@@ -174,7 +174,7 @@ class MadeRows:
         )
 
     def _before(self) -> list[tuple[str, str]]:
-        """Return the turns before the user's last one: who speaks, and what."""
+        """Return the turns before the user's last one: their role and text."""
         system = [("system", "be brief")] if "system" in self.setup.form else []
         return [*system, *(EARLIER if self.setup.form == "several turns" else ())]
 

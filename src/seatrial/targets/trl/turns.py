@@ -53,10 +53,10 @@ class Turns:
             return sampled
         suffix = self.rows.ids_of(last.suffix)
         rollout = found.rollout
-        room = self.rows.setup.max_completion_length - len(rollout["ids"]) - len(suffix)
-        if room < 0:
+        num_left = self.rows.setup.max_completion_length - len(rollout["ids"]) - len(suffix)
+        if num_left < 0:
             return sampled
-        kept = sampled[:room]
+        kept = sampled[:num_left]
         rollout["ids"] += suffix + kept
         rollout["from_tools"] += (True,) * len(suffix) + (False,) * len(kept)
         rollout["calls"] += _calls(last)
