@@ -138,9 +138,7 @@ OTHERS: Mapping[str, Setup] = {
     "whole-gkd-reverse": gkd({}, beta=1.0),
 }
 RLOO: Mapping[str, Setup] = {
-    "whole-rloo-schedule": rloo(
-        {**SCHEDULE, "per_device_eval_batch_size": 4}, optional={"num_generations_eval": 2}
-    ),
+    "whole-rloo-schedule": rloo({**SCHEDULE, "per_device_eval_batch_size": 4}),
     "whole-rloo-epoch": rloo(
         {**SAMPLED_EPOCH, "reward_weights": [0.5, 2.0]},
         reward_weights=(0.5, 2.0),
