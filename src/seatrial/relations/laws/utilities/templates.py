@@ -264,7 +264,6 @@ def tools_are_recognised(stack: Any, case: Numbers) -> Measure:
 ANSWERS: Sequence[tuple[str, Turn]] = (
     ("a text", {"content": "well, here\nit is"}),
     ("a call", {"content": "", "tool_calls": [CALL]}),
-    ("a call without arguments", {"content": "", "tool_calls": [_called(TOOL, {})]}),
     ("a call after a text", {"content": "I look.", "tool_calls": [CALL]}),
     (
         "two calls",
