@@ -1,7 +1,8 @@
 """Setups of trainers on rows and tokenizers with features that models and data sets have.
 
 A tokenizer that begins texts with a token of its own; rows with tools and options of the template; conversations of
-several turns; a second end token of sampled completions; rewards of a model; tools whose results are too long.
+several turns; a second end token of sampled completions; rewards of a model, or
+awaited; margins; prompts within pairs; adapters with gradients computed again.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from seatrial.targets.trl.setups.preferences import dpo, kto, reward
 from seatrial.targets.trl.setups.rollouts import grpo, grpo_tools, rloo
 from seatrial.targets.trl.setups.supervised import ALL, sft
 
-SHORT = 50
-"""Tokens of a completion, which some results of tools and some turns after them exceed."""
 Fields = Mapping[str, Any]
 LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
 """Of rows whose first token is trained on."""
@@ -81,9 +80,6 @@ SAMPLED: Mapping[str, Setup] = {
     "rows-rloo-ends": rloo({}, second_end=True, begins=True),
     "rows-grpo-scored": grpo({"loss_type": "dapo"}, reward_model=True),
     "rows-rloo-scored": rloo({}, reward_model=True, form="turns with system"),
-    "rows-grpo-short": replace(
-        grpo_tools({"loss_type": "dapo", "max_completion_length": SHORT}), max_completion_length=SHORT
-    ),
     "rows-grpo-uncalled": grpo_tools(
         {"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"
     ),
