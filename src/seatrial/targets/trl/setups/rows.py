@@ -2,7 +2,7 @@
 
 A tokenizer that begins texts with a token of its own; rows with tools and options of the template; conversations of
 several turns; a second end token of sampled completions; rewards of a model, or
-awaited; margins; prompts within pairs; adapters with gradients computed again.
+that are awaited; margins; prompts within pairs; adapters with gradients computed again.
 """
 
 from __future__ import annotations
