@@ -22,6 +22,8 @@ class Example:
     """The other one of a pair; None where the objective is not of pairs."""
     desirable: bool | None = None
     """Whether the completion is a good one; None where the objective is not of labels."""
+    margin: float = 0.0
+    """Of `reward`: by how much the score of the chosen answer should be larger (Touvron et al. 2023, section 3.2.2)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,8 @@ def _reward(stack: Any, model: Any, examples: Sequence[Example]) -> Tensor:
     for one in examples:
         assert one.rejected_ids is not None
         chosen, rejected = (scored(one.prompt_ids, ids) for ids in (one.completion_ids, one.rejected_ids))
-        losses.append(-logsigmoid(chosen - rejected) + stack.objective_spec.centre * (chosen + rejected) ** 2)
+        centred = stack.objective_spec.centre * (chosen + rejected) ** 2
+        losses.append(-logsigmoid(chosen - rejected - one.margin) + centred)
     return torch.stack(losses).mean()
 
 

@@ -14,6 +14,7 @@ from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.trl.named import (
     averages_tokens,
+    code_has,
     reads_labels,
     repeats_prompts,
     takes_no_reward,
@@ -22,6 +23,8 @@ from seatrial.targets.trl.named import (
 )
 from seatrial.targets.trl.setup import Setup
 
+BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
+"""Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
 MEANS = ("dapo", "bnpo", "grpo")
 """Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
 
@@ -48,6 +51,15 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         raise Gone(f"tools need transformers 5, and not {release('transformers')}")
     if unknown := unknown_choices(setup.options, trainer_class, config_class):
         raise Gone(f"{what} has no {', '.join(unknown)}")
+    for wanted, words, missing in (
+        (setup.form == "own", ("chat_template_kwargs",), "options of a row for its template"),
+        (setup.begins, BEGINNING, "first token of texts that its tokenizer adds"),
+        (setup.awaits_rewards, ("async",), "reward functions that it awaits"),
+        (setup.margins, ("margin",), "margins of pairs"),
+        (setup.second_end, ("eos_token_ids",), "second end token"),
+    ):
+        if wanted and not any(code_has(word, trainer_class) for word in words):
+            raise Gone(f"{what} has no {missing}")
     if setup.unscored and not takes_no_reward(trainer_class):
         raise Gone(f"reward functions of trl {release('trl')} return a number for each completion")
     if setup.data == "ids" and not reads_labels(trainer_class):

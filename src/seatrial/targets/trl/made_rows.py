@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import string
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from seatrial.relations.cases.examples import Example
 from seatrial.targets.trl import tools
+from seatrial.targets.trl.scorer import Scorer
 from seatrial.targets.trl.setup import Setup
 
 MARKERS = string.ascii_uppercase + string.digits
@@ -39,6 +41,19 @@ OPENED = (
     "{% if add_generation_prompt %}{{ '!' }}{% endif %}"
 )
 """A template that opens answers of odd length alone with a mark, so that a prompt ends before it or after it."""
+OWN = (
+    "{% if tools %}{{ '(' + tools[0]['function']['name'] + ')' }}{% endif %}{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ ('~' if shouts else '') + message['content'] + '<|im_end|>' }}"
+    "{% else %}{{ '[' + ('^' if shouts else '') + message['content'] + ']' }}{% endif %}{% endfor %}"
+)
+"""A template that writes the tools and the options that a row has of its own."""
+PROBE = {
+    "type": "function",
+    "function": {"name": "probe", "description": "", "parameters": {"type": "object"}},
+}
+EARLIER = (("user", "so"), ("assistant", "yes"))
+"""Turns before the last one of the user."""
+BEGIN, SECOND_END = "<|im_start|>", "<eos>"
 
 
 class MadeRows:
@@ -48,6 +63,7 @@ class MadeRows:
         """Make them; the same setup gives the same ones."""
         self.setup, self._tokenizer = setup, tokenizer
         self.pad_id, self.eos_id = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
+        self.second_end_id = int(tokenizer.convert_tokens_to_ids(SECOND_END))
         self._letters = [int(i) for i in tokenizer.convert_tokens_to_ids(list(string.ascii_lowercase))]
         marks = [int(i) for i in tokenizer.convert_tokens_to_ids(list(MARKERS))]
         self._numbers = {mark: number for number, mark in enumerate(marks[: NUM_TRAIN + NUM_HELD_OUT])}
@@ -55,13 +71,20 @@ class MadeRows:
         self.examples = [self._example(texts, number) for number, texts in enumerate(self._texts)]
         self.held_out = self.examples[NUM_TRAIN:]
 
+    @cached_property
+    def scorer(self) -> Scorer:
+        """The reward model."""
+        return Scorer()
+
     def tokenizer(self) -> Any:
         """Return a tokenizer for the trainer, with the template that the setup does not give by an option."""
         tokenizer = copy.deepcopy(self._tokenizer)
         if self.setup.form == "bracketed" and "chat_template_path" not in self.setup.options:
             tokenizer.chat_template = BRACKETED
-        if self.setup.form == "opened":
-            tokenizer.chat_template = OPENED
+        templates = {"opened": OPENED, "own": OWN}
+        tokenizer.chat_template = templates.get(self.setup.form, tokenizer.chat_template)
+        if self.setup.begins:
+            _begin_texts(tokenizer)
         if self.setup.tools:
             tools.prepare(tokenizer)
         return tokenizer
@@ -111,22 +134,32 @@ class MadeRows:
     def _example(self, texts: Mapping[str, str], number: int) -> Example:
         """Return the ids that training should see."""
         end = self.setup.end
-        prompt, said, other = self._prompt(texts["prompt"]), texts["completion"], texts["rejected"]
+        prompt, said, other = self._prompt(texts["prompt"], number), texts["completion"], texts["rejected"]
+        if self.setup.form == "own" and _shouts(number):
+            said, other = f"~{said}", f"~{other}"
         if self.setup.form == "opened":
             # What both answers begin with is the prompt's.
             said, other = ("!" * (len(text) % 2) + text for text in (said, other))
             if said[0] == other[0] == "!":
                 prompt, said, other = prompt + "!", said[1:], other[1:]
         return Example(
-            prompt_ids=self._ids(prompt),
+            prompt_ids=self._ids(BEGIN * self._begins_texts) + self._ids(prompt),
             completion_ids=self._ids(said + end),
             rejected_ids=self._ids(other + end) if self.setup.data == "pairs" else None,
             desirable=number % 3 != 1 if self.setup.data == "labels" else None,
+            margin=_margin(number) if self.setup.margins else 0.0,
         )
 
-    def _prompt(self, text: str) -> str:
-        """Return a prompt as the template writes it."""
+    @property
+    def _begins_texts(self) -> bool:
+        """Whether the tokenizer adds a token to a prompt; to what a template writes it adds none."""
+        return self.setup.begins and self.setup.form == "text"
+
+    def _prompt(self, text: str, number: int) -> str:
+        """Return the prompt of a row as the template writes it."""
         form = self.setup.form
+        if form == "own":
+            return f"{'(probe)' * _has_tools(number)}[{'^' * _shouts(number)}{text}]"
         if form == "text":
             return text
         if form == "bracketed":
@@ -135,16 +168,37 @@ class MadeRows:
             return f"[{text}]"
         if self.setup.tools:
             return f"[{text}]<"
-        system = "<|im_start|>system\nbe brief<|im_end|>" if form == "turns with system" else ""
-        return f"{system}<|im_start|>user\n{text}<|im_end|><|im_start|>assistant\n"
+        turns = [*self._before(), ("user", text)]
+        return "".join(f"<|im_start|>{role}\n{said}<|im_end|>" for role, said in turns) + (
+            "<|im_start|>assistant\n"
+        )
+
+    def _before(self) -> list[tuple[str, str]]:
+        """Return the turns before the user's last one: their role and text."""
+        system = [("system", "be brief")] if "system" in self.setup.form else []
+        return [*system, *(EARLIER if self.setup.form == "several turns" else ())]
 
     def data(self, num_examples: int) -> list[dict[str, Any]]:
         """Return the training split as the trainer takes it."""
-        return [self._row(number) for number in range(num_examples)]
+        return [self._row(number) | self._columns(number) for number in range(num_examples)]
 
     def held_out_data(self) -> list[dict[str, Any]]:
         """Return the held-out split."""
-        return [self._row(number) for number in range(NUM_TRAIN, NUM_TRAIN + NUM_HELD_OUT)]
+        numbers = range(NUM_TRAIN, NUM_TRAIN + NUM_HELD_OUT)
+        return [self._row(number) | self._columns(number) for number in numbers]
+
+    def _columns(self, number: int) -> dict[str, Any]:
+        """Return columns of a row in addition to its texts."""
+        if self.setup.samples:
+            return {"place": number}
+        if self.setup.margins:
+            return {"margin": _margin(number)}
+        if self.setup.form != "own":
+            return {}
+        return {
+            "tools": [PROBE] if _has_tools(number) else None,
+            "chat_template_kwargs": {"shouts": _shouts(number)},
+        }
 
     def _row(self, number: int) -> dict[str, Any]:
         texts, data = self._texts[number], self.setup.data
@@ -157,9 +211,9 @@ class MadeRows:
                 "rejected": rejected + end,
             }
         else:
-            system = [{"role": "system", "content": "be brief"}] if "system" in self.setup.form else []
+            before = [{"role": role, "content": said} for role, said in self._before()]
             whole = {
-                "prompt": [*system, {"role": "user", "content": prompt}],
+                "prompt": [*before, {"role": "user", "content": prompt}],
                 "completion": [{"role": "assistant", "content": completion}],
                 "rejected": [{"role": "assistant", "content": rejected}],
             }
@@ -217,7 +271,8 @@ class MadeRows:
         if self.setup.truncates and number % 3 == 2:
             return tuple(int(token) for token in rng.choice(self._letters, size=limit)), False
         length = int(rng.integers(SHORTEST_SAMPLED, limit))
-        return (*(int(token) for token in rng.choice(self._letters, size=length - 1)), self.eos_id), True
+        end = self.second_end_id if self.setup.second_end and number % 2 else self.eos_id
+        return (*(int(token) for token in rng.choice(self._letters, size=length - 1)), end), True
 
     def script(
         self, prompt_ids: Sequence[int], step: int, number: int, is_training: bool
@@ -230,30 +285,65 @@ class MadeRows:
         """Return the ids of a text without special tokens of its own."""
         return self._ids(text)
 
-    def rewards_of(self, text: str) -> tuple[float | None, ...]:
+    def rewards_of(self, text: str, prompt_ids: Sequence[int]) -> tuple[float | None, ...]:
         """Return what each reward function gives the contents of a completion's messages."""
-        return tuple(self._reward(text, which) for which in range(self.setup.num_rewards))
+        place = next(self._numbers[token] for token in prompt_ids if token in self._numbers)
+        return tuple(self._reward(text, which, place) for which in range(self.setup.num_rewards))
 
-    def rewards(self, ids: Sequence[int]) -> tuple[float | None, ...]:
+    def rewards(self, ids: Sequence[int], prompt_ids: Sequence[int]) -> tuple[float | None, ...]:
         """Return what each reward function gives a completion."""
-        return self.rewards_of(str(self._tokenizer.decode(list(ids), skip_special_tokens=True)))
+        if self.setup.reward_model:
+            end = "" if self.setup.form == "text" else self.setup.end
+            return (self.scorer.score([*prompt_ids, *self._ids(self.text(ids) + end)]),)
+        return self.rewards_of(self.text(ids), prompt_ids)
 
-    def _reward(self, text: str, which: int) -> float | None:
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of ids without special tokens."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _reward(self, text: str, which: int, place: float) -> float | None:
+        """Return a reward, to which the column `place` of the prompt's row adds."""
         if which == 1:
-            return len(text) / 8
-        value = sum(map(ord, text)) % 23 / 11 - 0.4
+            return len(text) / 8 + place / 16
+        value = sum(map(ord, text)) % 23 / 11 - 0.4 + place / 32
         return None if self.setup.unscored and sum(map(ord, text)) % 4 == 0 else value
 
-    def reward_functions(self) -> list[Callable[..., list[float | None]]]:
-        """Return the reward functions that the trainer calls: `reward0`, `reward1` ..."""
+    def reward_functions(self) -> list[Any]:
+        """Return the reward functions that the trainer calls: `reward0`, `reward1` ...
 
-        def function(which: int) -> Callable[..., list[float | None]]:
-            def reward(completions: Sequence[Any], **_: Any) -> list[float | None]:
+        They are given prompts, completions, their ids and the columns of their rows. What does not belong to the same
+        row makes a reward far too large.
+        """
+        if self.setup.reward_model:
+            return [self.scorer.model]
+
+        def function(which: int) -> Callable[..., Any]:
+            def reward(
+                prompts: Sequence[Any],
+                completions: Sequence[Any],
+                place: Sequence[int],
+                completion_ids: Sequence[Sequence[int]] | None = None,
+                **_: Any,
+            ) -> list[float | None]:
                 texts = [one if isinstance(one, str) else tools.text_of(one) for one in completions]
-                return [self._reward(text, which) for text in texts]
+                asked = [one if isinstance(one, str) else str(one[-1]["content"]) for one in prompts]
+                # Of several turns, the ids hold the template's words too.
+                own = texts if self.setup.tools else [self.text(ids) for ids in completion_ids or ()]
+                wrong = [
+                    100.0 * ((MARKERS[number] not in prompt) + (text != said))
+                    for prompt, number, text, said in zip(asked, place, texts, own or texts, strict=True)
+                ]
+                return [
+                    self._reward(text, which, number + more)
+                    for text, number, more in zip(texts, place, wrong, strict=True)
+                ]
 
-            reward.__name__ = f"reward{which}"
-            return reward
+            async def awaited(*args: Any, **given: Any) -> list[float | None]:
+                return reward(*args, **given)
+
+            found = awaited if self.setup.awaits_rewards and which == 0 else reward
+            found.__name__ = f"reward{which}"
+            return found
 
         return [function(which) for which in range(self.setup.num_rewards)]
 
@@ -261,3 +351,26 @@ class MadeRows:
 def is_ids(name: str) -> bool:
     """Return whether an entry of a batch has ids: `input_ids`, `chosen_input_ids`, `input_ids_chosen`."""
     return name.endswith("input_ids") or name.startswith("input_ids_")
+
+
+def _shouts(number: int) -> bool:
+    """Return whether a row's own option of the template is on."""
+    return number % 3 == 0
+
+
+def _margin(number: int) -> float:
+    return number % 5 / 2
+
+
+def _has_tools(number: int) -> bool:
+    return number % 2 == 0
+
+
+def _begin_texts(tokenizer: Any) -> None:
+    """Make a tokenizer begin each text with a token, as those of many models do."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer.bos_token = BEGIN
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{BEGIN} $A", special_tokens=[(BEGIN, int(tokenizer.bos_token_id))]
+    )

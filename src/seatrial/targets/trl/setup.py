@@ -22,8 +22,13 @@ class Setup:
     objective: ObjectiveSpec | RolloutSpec
     data: Literal["texts", "messages", "pairs", "labels", "prompts", "whole", "ids"]
     """`whole` are texts without a border between prompt and completion; `ids` are tokenized already."""
-    form: Literal["text", "turns", "turns with system", "bracketed", "opened"] = "text"
-    """Plain texts; turns of the tokenizer's template, with a system turn; or turns of a template of `made_rows`."""
+    form: Literal["text", "turns", "turns with system", "several turns", "bracketed", "opened", "own"] = (
+        "text"
+    )
+    """Plain texts; turns of the tokenizer's template, with a system turn, with earlier turns; or turns of a template
+    of `made_rows`: with `own`, rows have tools and options of the template."""
+    begins: bool = False
+    """Whether the tokenizer begins texts with a token of its own; a template writes its own first token."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the configuration; a release without one of them does not have the setup."""
     optional: Mapping[str, Any] = field(default_factory=dict)
@@ -45,6 +50,8 @@ class Setup:
     """Whether texts of the data set spell their end token; otherwise the trainer adds it."""
     joins_prompt: bool = False
     """Whether pairs are whole texts."""
+    margins: bool = False
+    """Whether pairs have a column `margin`."""
     is_long: bool = False
     """Whether texts are longer than `max_length`."""
     edges: Literal["none", "answers", "all"] = "none"
@@ -55,6 +62,10 @@ class Setup:
     num_slices: int = 1
     """Optimizer steps that one generation is divided over."""
     num_rewards: int = 1
+    awaits_rewards: bool = False
+    """Whether the first reward function is a coroutine function."""
+    reward_model: bool = False
+    """Whether a model scores completions, in place of a function; it is read with the tokenizer of the policy."""
     unscored: bool = False
     """Whether the first reward function scores some completions None."""
     tools: Literal["", "in turn", "mixed", "limited", "environment"] = ""
@@ -66,6 +77,8 @@ class Setup:
     """Of the model's configuration, in addition to those of its trait."""
     end: str = "<|im_end|>"
     """Token that ends a text."""
+    second_end: bool = False
+    """Whether the model's generation settings name a second end token, which ends every other sampled completion."""
     spreads: bool = False
     """Whether it runs in two processes too, which takes ten seconds."""
     updates_only: bool = False

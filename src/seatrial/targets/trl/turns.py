@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seatrial.targets.trl.made_rows import MadeRows
-from seatrial.targets.trl.tools import Turn, spoken
+from seatrial.targets.trl.tools import Turn, parsed, spoken
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Turns:
     """Turns of one generation after the other.
 
     A prompt that begins with all tokens of an open rollout requests its next turn. The
-    rollout continues with the tokens that are due, and without any beyond the limit of iterations; a trainer that has
-    others then trains on rows that were not sampled.
+    rollout continues with the tokens that are due, without any beyond the limit of iterations or of its length; a
+    trainer that has others then trains on rows that were not sampled.
     """
 
     rows: MadeRows
@@ -53,11 +53,20 @@ class Turns:
             return sampled
         suffix = self.rows.ids_of(last.suffix)
         rollout = found.rollout
-        rollout["ids"] += suffix + sampled
-        rollout["from_tools"] += (True,) * len(suffix) + (False,) * len(sampled)
+        num_left = self.rows.setup.max_completion_length - len(rollout["ids"]) - len(suffix)
+        if num_left < 0:
+            return sampled
+        kept = sampled[:num_left]
+        rollout["ids"] += suffix + kept
+        rollout["from_tools"] += (True,) * len(suffix) + (False,) * len(kept)
         rollout["calls"] += _calls(last)
         found.num_served += 1
-        self._close(found)
+        if kept == sampled:
+            self._close(found)
+        else:
+            said = spoken(found.turns[: found.num_served - 1], found.num_served - 1)
+            said += str(parsed(self.rows.text(kept))["content"])
+            rollout |= {"ended": False, "rewards": self.rows.rewards_of(said, rollout["prompt_ids"])}
         return sampled
 
     def begin(self, rollout: dict[str, Any], turns: tuple[Turn, ...]) -> tuple[int, ...]:
@@ -69,7 +78,8 @@ class Turns:
 
     def _close(self, one: OpenRollout) -> None:
         """Give a rollout the rewards of its messages, and keep it while it has more turns."""
-        one.rollout["rewards"] = self.rows.rewards_of(spoken(one.turns[: one.num_served], one.num_served - 1))
+        said = spoken(one.turns[: one.num_served], one.num_served - 1)
+        one.rollout["rewards"] = self.rows.rewards_of(said, one.rollout["prompt_ids"])
         if one.num_served < len(one.turns):
             self.open.append(one)
 

@@ -226,7 +226,7 @@ class Watch:
                     "prompt_ids": prompt_ids,
                     "ids": made,
                     "ended": ended,
-                    "rewards": self._rows.rewards(made),
+                    "rewards": self._rows.rewards(made, prompt_ids),
                     **self._origin(step, number, is_training),
                 }
             )

@@ -145,7 +145,10 @@ class Whole(KnowsFailures, TinyCausalModel):
     def _made_model(self, seed: int, **options: Any) -> Any:
         setup = self.setup
         options = {"scores": setup.scores, **setup.model_options, **options}
-        return zoo_model(setup.trait, self.tokenizer, seed, **options)
+        model = zoo_model(setup.trait, self.tokenizer, seed, **options)
+        if setup.second_end:
+            model.generation_config.eos_token_id = [self.eos_id, self.rows.second_end_id]
+        return model
 
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
         """Run the plan as one process and return what it observed, as tensors, numbers and texts."""
@@ -187,6 +190,8 @@ class Whole(KnowsFailures, TinyCausalModel):
             model = get_peft_model(model, _lora_config())
         if setup.samples:
             more["reward_funcs"] = self.rows.reward_functions()
+        if setup.reward_model:
+            more["reward_processing_classes"] = [self.rows.tokenizer()]
         if setup.tools == "environment":
             more["environment_factory"] = Environment
         elif setup.tools:

@@ -14,6 +14,7 @@ from seatrial.targets.trl.setups.options import OPTIONS
 from seatrial.targets.trl.setups.paired import PAIRED
 from seatrial.targets.trl.setups.preferences import PREFERENCES
 from seatrial.targets.trl.setups.rollouts import ROLLOUTS
+from seatrial.targets.trl.setups.rows import ROWS
 from seatrial.targets.trl.setups.supervised import SUPERVISED
 from seatrial.targets.trl.setups.traits import TRAITS
 
@@ -30,5 +31,13 @@ KTO's are left out: its reference point is a mean over all processes, and the or
 """
 SETUPS: Mapping[str, Setup] = {
     name: replace(setup, spreads=name in SPREAD)
-    for name, setup in {**SUPERVISED, **PREFERENCES, **ROLLOUTS, **OPTIONS, **TRAITS, **PAIRED}.items()
+    for name, setup in {
+        **SUPERVISED,
+        **PREFERENCES,
+        **ROLLOUTS,
+        **OPTIONS,
+        **TRAITS,
+        **ROWS,
+        **PAIRED,
+    }.items()
 }

@@ -206,7 +206,7 @@ ROLLOUTS: Mapping[str, Setup] = {
             },
             "num_train_epochs": 0.5,
             "per_device_eval_batch_size": 4,
-            "num_generations_eval": 2,
+            "num_generations_eval": 1,
             "metric_for_best_model": "reward",
             "shuffle_dataset": False,
             "loss_type": "grpo",

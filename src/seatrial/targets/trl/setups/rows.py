@@ -1,0 +1,102 @@
+"""Setups of trainers on rows and tokenizers with features that models and data sets have.
+
+A tokenizer that begins texts with a token of its own; rows with tools and options of the template; conversations of
+several turns; a second end token of sampled completions; rewards of a model, or
+that are awaited; margins; prompts within pairs; adapters with gradients computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from seatrial.targets.common.known import KnownFailure, before, between
+from seatrial.targets.trl.former import FIRST_LABELS
+from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
+from seatrial.targets.trl.setups.preferences import dpo, kto, reward
+from seatrial.targets.trl.setups.rollouts import grpo, grpo_tools, rloo
+from seatrial.targets.trl.setups.supervised import ALL, sft
+
+Fields = Mapping[str, Any]
+LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
+"""Of rows whose first token is trained on."""
+TWO_ENDS = KnownFailure(
+    "a second end token follows the answers of conversations (trl-4908)",
+    finding="TRL: a second end token of DPO, before 0.28",
+    releases=before("trl", "0.28"),
+).of(*LABELS.laws)
+BEGUN: Fields = {"begins": True}
+OWN: Fields = {"form": "own", "spells_end": False}
+SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
+PROMPTS: Mapping[str, Any] = {"max_prompt_length": 60}
+"""Of releases that have the option, whose default is longer than a row."""
+UNENDED: Fields = {"spells_end": False}
+JOINED: Fields = {"joins_prompt": True, "form": "turns"}
+ADAPTED: Fields = {"lora": "made"}
+CHECKPOINTS: Mapping[str, Any] = {"gradient_checkpointing": True}
+TRAINERS: Mapping[str, Callable[[], Setup]] = {
+    "sft": lambda: sft({}),
+    "sft-messages": lambda: sft({}, data="messages", form="turns", objective=ALL),
+    "sft-texts": lambda: sft({}, data="whole", objective=ALL),
+    "dpo": lambda: dpo({}),
+    "kto": lambda: kto({}, objective={}),
+    "reward": lambda: reward({}),
+    "cpo": lambda: replace(cpo({}), optional=PROMPTS),
+    "orpo": lambda: replace(orpo({}), optional=PROMPTS),
+}
+FEATURES: Mapping[str, Mapping[str, Fields]] = {
+    "begun": {
+        **dict.fromkeys(("sft", "sft-texts", "dpo", "kto", "reward", "cpo"), BEGUN),
+        "orpo": {**BEGUN, "known_failures": (LIKELIHOOD_LOGGED,)},
+    },
+    "unended": dict.fromkeys(("sft", "reward"), UNENDED),
+    "joined": {"dpo": {**JOINED, "known_failures": (TWO_ENDS,)}, "cpo": JOINED},
+    "margins": {"reward": {"margins": True}},
+    "own": {
+        **dict.fromkeys(("sft", "dpo", "kto", "reward"), OWN),
+        "sft-messages": {**OWN, "known_failures": (LABELS,)},
+    },
+    "several": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward", "cpo"), SEVERAL),
+}
+"""By feature, the trainers that are run with it, and its fields of their setups."""
+CHECKPOINTED: Mapping[str, Setup] = {
+    "rows-dpo-adapted": replace(dpo(CHECKPOINTS), reference="base", **ADAPTED),
+    "rows-kto-adapted": replace(kto(CHECKPOINTS, objective={}), reference="base", **ADAPTED),
+    "rows-grpo-adapted": grpo(
+        {"loss_type": "dapo", "beta": 0.2, **CHECKPOINTS}, beta=0.2, reference="base", **ADAPTED
+    ),
+}
+SAMPLED: Mapping[str, Setup] = {
+    "rows-grpo-awaited": grpo(
+        {"loss_type": "dapo", "reward_weights": [0.5, 2.0]},
+        reward_weights=(0.5, 2.0),
+        num_rewards=2,
+        awaits_rewards=True,
+    ),
+    "rows-grpo-begun": grpo({"loss_type": "dapo"}, begins=True),
+    "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": True}),
+    "rows-rloo-ends": rloo({}, second_end=True, begins=True),
+    "rows-grpo-scored": grpo({"loss_type": "dapo"}, reward_model=True),
+    "rows-rloo-scored": rloo({}, reward_model=True, form="turns with system"),
+    "rows-grpo-uncalled": grpo_tools(
+        {"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"
+    ),
+}
+
+
+def _of(setup: Setup, fields: Fields) -> Setup:
+    """Return a setup with fields, run for its updates; its scalars are other setups'."""
+    given: Fields = {"thorough": True, "updates_only": True, "known_failures": (), "scalars": {}, **fields}
+    return replace(setup, **given)
+
+
+ROWS: Mapping[str, Setup] = {
+    **{
+        f"rows-{name}-{feature}": _of(TRAINERS[name](), fields)
+        for feature, trainers in FEATURES.items()
+        for name, fields in trainers.items()
+    },
+    **{name: _of(setup, {}) for name, setup in {**SAMPLED, **CHECKPOINTED}.items()},
+}
