@@ -55,7 +55,14 @@ async def never(self):
     return False
 rollouter._should_pause_generation = never
 """
+NOT_MOVED = """
+from seatrial.targets.verl.older_options import VerlOlderOptionsAsync
+VerlOlderOptionsAsync()
+from verl.experimental.fully_async_policy import fully_async_main
+fully_async_main.migrate_legacy_reward_impl = lambda config: config
+"""
 FLOW_FAULTS = [
+    ("older_options", "older-options-async", "R31.older", NOT_MOVED, "options under older names"),
     ("rollouts", "rollouts", "R31.rollouts", TURNED, "rows of a batch"),
     ("rollouts", "rollouts", "R31.rollouts", TRAINING_ALONE, "options of sampling of a batch"),
     ("rollouts", "resumed-answers", "R31.rollouts", RESUMED_ALWAYS, "an answer in parts"),

@@ -8,6 +8,7 @@ import torch
 
 from seatrial.relations.contracts.rollouts import Asked, Part, Resumed, Rolled
 from seatrial.relations.laws.utilities.asynchronous import ASYNCHRONOUS_FUNCTIONS
+from seatrial.relations.laws.utilities.older_options import MovedOption
 from seatrial.relations.laws.utilities.replay import Drawn, Group
 from seatrial.relations.laws.utilities.rollouts import ROLLOUT_FUNCTIONS, TRAINING, VALIDATION, P, T
 from seatrial.relations.laws.utilities.servers import SERVER_FUNCTIONS
@@ -138,6 +139,7 @@ def shared_requests(servers: Sequence[str], operations: Sequence[tuple[str, Any]
 
 
 ASYNCHRONOUS: Mapping[str, Callable[..., Any]] = {
+    "older options": lambda: [MovedOption("old.steps", "steps", 3, 3)],
     "rollouts": rollouts,
     "rollouts with rewards": rollouts,
     "rollouts of workers": rollouts,
@@ -165,8 +167,9 @@ def _newest_first(groups: Sequence[Group], size: int, plan: Mapping[str, Any]) -
     return replay_buffer([one._replace(step=9 - one.step) for one in groups], size, plan)
 
 
-ASYNCHRONOUS_RELATIONS = ("R31.rollouts", "R31.asynchronous", "R31.servers")
+ASYNCHRONOUS_RELATIONS = ("R31.rollouts", "R31.asynchronous", "R31.servers", "R31.older")
 ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "options under older names": ("older options", lambda: [MovedOption("old.steps", "steps", 3, None)]),
     "rows of a batch": ("rollouts", lambda rows, plan: rollouts(rows, plan)._replace(turns=[3] * len(rows))),
     "a batch of several workers": (
         "rollouts of workers",
