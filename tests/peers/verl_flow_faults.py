@@ -61,7 +61,17 @@ VerlOlderOptionsAsync()
 from verl.experimental.fully_async_policy import fully_async_main
 fully_async_main.migrate_legacy_reward_impl = lambda config: config
 """
+AS_MASK = """
+from seatrial.targets.verl.own_losses import VerlOwnLossOfEngine
+VerlOwnLossOfEngine()
+from verl.workers.utils import losses
+find = losses.get_policy_loss_fn
+losses.get_policy_loss_fn = lambda name: lambda advantages, response_mask, **options: find(name)(
+    advantages=advantages, response_mask=advantages, **options
+)
+"""
 FLOW_FAULTS = [
+    ("own_losses", "own-loss-of-engine", "R31.own_losses", AS_MASK, "arguments of an own loss"),
     ("older_options", "older-options-async", "R31.older", NOT_MOVED, "options under older names"),
     ("rollouts", "rollouts", "R31.rollouts", TURNED, "rows of a batch"),
     ("rollouts", "rollouts", "R31.rollouts", TRAINING_ALONE, "options of sampling of a batch"),

@@ -138,7 +138,17 @@ def shared_requests(servers: Sequence[str], operations: Sequence[tuple[str, Any]
     return given
 
 
+def own_policy_loss(columns: Mapping[str, torch.Tensor], size: int) -> list[dict[str, torch.Tensor | None]]:
+    """Return what a loss is given of each micro-batch."""
+    names = ("logprobs", "old_logprobs", "advantages", "mask", "weights")
+    return [
+        {name: columns[name][start : start + size] for name in names}
+        for start in range(0, len(columns["mask"]), size)
+    ]
+
+
 ASYNCHRONOUS: Mapping[str, Callable[..., Any]] = {
+    "own policy loss": own_policy_loss,
     "older options": lambda: [MovedOption("old.steps", "steps", 3, 3)],
     "rollouts": rollouts,
     "rollouts with rewards": rollouts,
@@ -167,9 +177,13 @@ def _newest_first(groups: Sequence[Group], size: int, plan: Mapping[str, Any]) -
     return replay_buffer([one._replace(step=9 - one.step) for one in groups], size, plan)
 
 
-ASYNCHRONOUS_RELATIONS = ("R31.rollouts", "R31.asynchronous", "R31.servers", "R31.older")
+ASYNCHRONOUS_RELATIONS = ("R31.rollouts", "R31.asynchronous", "R31.servers", "R31.older", "R31.own_losses")
 ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "options under older names": ("older options", lambda: [MovedOption("old.steps", "steps", 3, None)]),
+    "arguments of an own loss": (
+        "own policy loss",
+        lambda columns, size: own_policy_loss({**columns, "mask": columns["advantages"]}, size),
+    ),
     "rows of a batch": ("rollouts", lambda rows, plan: rollouts(rows, plan)._replace(turns=[3] * len(rows))),
     "a batch of several workers": (
         "rollouts of workers",

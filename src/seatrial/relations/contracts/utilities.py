@@ -165,6 +165,7 @@ UTILITIES: Mapping[str, str] = {
     "tool calls": "(format, text, types of arguments by tool) -> text around the calls; names and arguments as JSON",
     "trainer loop": "(`trainer_flow.FlowPlan`) -> `trainer_flow.FlowRecord`",
     "batch of episodes": "(rows, pad id) -> columns by verl's names, positions of shown tokens, turns, extras",
+    "own policy loss": "(columns [B, T], rows of a micro-batch) -> columns that a registered loss is given, by call",
     "older options": "() -> `older_options.MovedOption` of each option that a command takes under an older name",
     "rollouts": "(rows, whether with rewards, of a validation) -> `rollouts.Rolled`",
     "rollouts with rewards": "(as `rollouts`) -> the same, with a worker that computes rewards",
