@@ -70,7 +70,19 @@ losses.get_policy_loss_fn = lambda name: lambda advantages, response_mask, **opt
     advantages=advantages, response_mask=advantages, **options
 )
 """
+SHIFTED = """
+from seatrial.targets.verl.trainer_v1 import VerlTrainerV1
+base = VerlTrainerV1()._base
+values_of = base.response_from_nested
+base.response_from_nested = lambda values, mask: values_of(values, mask) * 2
+"""
+NEVER_SENT = """
+from seatrial.targets.verl.trainer_v1 import VerlTrainerV1
+VerlTrainerV1().trainer.on_step_end = lambda self: None
+"""
 FLOW_FAULTS = [
+    ("trainer_v1", "trainer-v1", "R31.flow", SHIFTED, "rows of a step"),
+    ("trainer_v1", "trainer-v1", "R31.flow", NEVER_SENT, "order of a step"),
     ("own_losses", "own-loss-of-engine", "R31.own_losses", AS_MASK, "arguments of an own loss"),
     ("older_options", "older-options-async", "R31.older", NOT_MOVED, "options under older names"),
     ("rollouts", "rollouts", "R31.rollouts", TURNED, "rows of a batch"),
