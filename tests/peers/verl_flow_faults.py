@@ -80,7 +80,25 @@ NEVER_SENT = """
 from seatrial.targets.verl.trainer_v1 import VerlTrainerV1
 VerlTrainerV1().trainer.on_step_end = lambda self: None
 """
+SAMPLED = """
+from seatrial.targets.verl.rollouts import VerlRollouts
+worker = VerlRollouts().worker
+generate = worker.generate_sequences
+async def without_greedy(self, batch):
+    batch.non_tensor_batch.pop("__do_sample__", None)
+    return await generate(self, batch)
+worker.generate_sequences = without_greedy
+"""
+NO_EXPERTS = """
+from seatrial.targets.verl.turns import VerlTurns
+VerlTurns()
+from verl.experimental.agent_loop import tool_agent_loop
+output = tool_agent_loop.AgentLoopOutput
+tool_agent_loop.AgentLoopOutput = lambda **columns: output(**{**columns, "routed_experts": None})
+"""
 FLOW_FAULTS = [
+    ("rollouts", "rollouts", "R31.rollouts", SAMPLED, "rows that are sampled greedily"),
+    ("turns", "turns-of-tools", "R31.turns", NO_EXPERTS, "experts of an episode"),
     ("trainer_v1", "trainer-v1", "R31.flow", SHIFTED, "rows of a step"),
     ("trainer_v1", "trainer-v1", "R31.flow", NEVER_SENT, "order of a step"),
     ("own_losses", "own-loss-of-engine", "R31.own_losses", AS_MASK, "arguments of an own loss"),

@@ -10,7 +10,7 @@ from seatrial.relations.contracts.rollouts import Asked, Part, Resumed, Rolled
 from seatrial.relations.laws.utilities.asynchronous import ASYNCHRONOUS_FUNCTIONS
 from seatrial.relations.laws.utilities.older_options import MovedOption
 from seatrial.relations.laws.utilities.replay import Drawn, Group
-from seatrial.relations.laws.utilities.rollouts import ROLLOUT_FUNCTIONS, TRAINING, VALIDATION, P, T
+from seatrial.relations.laws.utilities.rollouts import PENALTY, ROLLOUT_FUNCTIONS, TRAINING, VALIDATION, P, T
 from seatrial.relations.laws.utilities.servers import SERVER_FUNCTIONS
 
 
@@ -40,11 +40,18 @@ def rollouts(rows: Sequence[Asked], plan: Mapping[str, Any]) -> Rolled:
         prompts=prompts,
         columns={name: torch.tensor(values) for name, values in columns.items()},
         positions=positions,
-        sampling=[dict(VALIDATION if plan["validates"] else TRAINING)] * len(rows),
+        sampling=[
+            {**(VALIDATION if plan["validates"] else TRAINING), "repetition_penalty": PENALTY} for _ in rows
+        ],
         turns=[2] * len(rows),
         asked=[row.messages for row in rows],
         scored=[min(len(row.answer), T) for row in rows],
     )
+
+
+def greedy_rollouts(rows: Sequence[Asked], greedy: Sequence[bool]) -> list[dict[str, Any]]:
+    """Return the options of each row's request."""
+    return [{"temperature": 0, "top_p": 1.0} if one else dict(TRAINING) for one in greedy]
 
 
 def answer_in_parts(prompt: Sequence[int], parts: Sequence[Part], limit: int, resumes: bool) -> Resumed:
@@ -153,6 +160,7 @@ ASYNCHRONOUS: Mapping[str, Callable[..., Any]] = {
     "rollouts": rollouts,
     "rollouts with rewards": rollouts,
     "rollouts of workers": rollouts,
+    "greedy rollouts": greedy_rollouts,
     "answer in parts": answer_in_parts,
     "replay buffer": replay_buffer,
     "shared requests": shared_requests,
@@ -192,6 +200,16 @@ ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "options of sampling of a batch": (
         "rollouts",
         lambda rows, plan: rollouts(rows, {**plan, "validates": False}),
+    ),
+    "penalty of repetitions of a batch": (
+        "rollouts",
+        lambda rows, plan: (found := rollouts(rows, plan))._replace(
+            sampling=[{**one, "repetition_penalty": 1.0} for one in found.sampling]
+        ),
+    ),
+    "rows that are sampled greedily": (
+        "greedy rollouts",
+        lambda rows, greedy: greedy_rollouts(rows, [False] * len(rows)),
     ),
     "rewards of a batch": (
         "rollouts with rewards",

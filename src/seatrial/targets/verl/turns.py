@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from inspect import signature
+from inspect import getsource, signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+
+import torch
 
 from seatrial.relations.contracts.utilities import Episode
 from seatrial.relations.laws.utilities.turns import MADE_WITH, TEMPLATE, TEMPLATE_OPTIONS
@@ -75,6 +78,8 @@ class VerlTurns(KnowsFailures):
         self.loop = find_name("verl", [f"{LOOP}:ToolAgentLoop"])
         self.schemas = import_without("verl.tools.schemas", (*UNUSED, "openai"))
         self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self._episode}
+        if "routed_experts" in getsource(sys.modules[f"{LOOP.rpartition('.')[0]}.agent_loop"]):
+            self.utilities = {**self.utilities, "experts of episodes": self._episode}
 
     def _episode(
         self,
@@ -114,6 +119,7 @@ class VerlTurns(KnowsFailures):
             sampled_logprobs=server.logprobs,
             called=tool.called,
             created=tool.created,
+            experts=_flat(getattr(found, "routed_experts", None)),
         )
 
     def _made(self, tokenizer: Any, server: _Server, options: Mapping[str, Any]) -> Any:
@@ -161,6 +167,10 @@ def own_settings(name: str) -> Any:
     return OmegaConf.load(own) if own.exists() else OmegaConf.create({})
 
 
+def _flat(experts: Any) -> list[int] | None:
+    return None if experts is None else torch.as_tensor(experts).flatten().tolist()
+
+
 class _Server:
     """Answers requests in turn, and keeps them."""
 
@@ -187,7 +197,7 @@ class _Server:
             log_probs=list(self.logprobs[-1]),
             num_preempted=0,
             extra_fields={},
-            routed_experts=None,
+            routed_experts=torch.arange(len(prompt_ids) + len(ids)).view(-1, 1, 1),
             stop_reason="completed",
         )
 
