@@ -72,11 +72,12 @@ class VerlRollouts(KnowsFailures):
             "rollouts": self._rolled,
             "rollouts with rewards": self._rolled,
         }
-        if "__do_sample__" in getsource(self.worker):
+        source = getsource(sys.modules[self.worker.__module__])
+        if "__do_sample__" in source:
             self.utilities["greedy rollouts"] = self._greedy
-        if "num_preempted" in getsource(self._manager):
+        if "num_preempted" in source and "agent_loop/compute_score" in source:
             self.utilities["times of rollouts"] = self._timed
-        if "compute_score.remote" not in getsource(sys.modules[self.worker.__module__]):
+        if "compute_score.remote" not in source:
             del self.utilities["rollouts with rewards"]
         if "asyncio.gather" in getsource(self._manager.generate_sequences):
             self.utilities["rollouts of workers"] = self._rolled

@@ -65,6 +65,11 @@ class VerlTurns(KnowsFailures):
             finding="verl: an episode whose answer has no token",
             releases=between("verl", "0.7.1", "0.8"),
         ).of("R31.turns/turns as the template writes them"),
+        KnownFailure(
+            "the experts of an answer are not passed on (verl#5368)",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.7.1"),
+        ).of("R31.turns/experts of an episode"),
     )
 
     def __init__(self) -> None:
