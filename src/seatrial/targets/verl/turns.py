@@ -17,7 +17,7 @@ from seatrial.relations.contracts.utilities import Episode
 from seatrial.relations.laws.utilities.turns import MADE_WITH, TEMPLATE, TEMPLATE_OPTIONS
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.verl.estimators import UNUSED
 
@@ -80,6 +80,8 @@ class VerlTurns(KnowsFailures):
         """
         for module in ("verl.tools.schemas", "verl.experimental.agent_loop.agent_loop", LOOP):
             import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
+        if "raw_prompt" not in getsource(sys.modules[LOOP]):
+            raise Gone(f"loops of verl {release('verl')} are given a conversation in another form")
         self.loop = find_name("verl", [f"{LOOP}:ToolAgentLoop"])
         self.schemas = import_without("verl.tools.schemas", (*UNUSED, "openai"))
         self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self._episode}
