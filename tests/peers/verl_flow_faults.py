@@ -55,7 +55,54 @@ async def never(self):
     return False
 rollouter._should_pause_generation = never
 """
+NOT_MOVED = """
+from seatrial.targets.verl.older_options import VerlOlderOptionsAsync
+VerlOlderOptionsAsync()
+from verl.experimental.fully_async_policy import fully_async_main
+fully_async_main.migrate_legacy_reward_impl = lambda config: config
+"""
+AS_MASK = """
+from seatrial.targets.verl.own_losses import VerlOwnLossOfEngine
+VerlOwnLossOfEngine()
+from verl.workers.utils import losses
+find = losses.get_policy_loss_fn
+losses.get_policy_loss_fn = lambda name: lambda advantages, response_mask, **options: find(name)(
+    advantages=advantages, response_mask=advantages, **options
+)
+"""
+SHIFTED = """
+from seatrial.targets.verl.trainer_v1 import VerlTrainerV1
+base = VerlTrainerV1()._base
+values_of = base.response_from_nested
+base.response_from_nested = lambda values, mask: values_of(values, mask) * 2
+"""
+NEVER_SENT = """
+from seatrial.targets.verl.trainer_v1 import VerlTrainerV1
+VerlTrainerV1().trainer.on_step_end = lambda self: None
+"""
+SAMPLED = """
+from seatrial.targets.verl.rollouts import VerlRollouts
+worker = VerlRollouts().worker
+generate = worker.generate_sequences
+async def without_greedy(self, batch):
+    batch.non_tensor_batch.pop("__do_sample__", None)
+    return await generate(self, batch)
+worker.generate_sequences = without_greedy
+"""
+NO_EXPERTS = """
+from seatrial.targets.verl.turns import VerlTurns
+VerlTurns()
+from verl.experimental.agent_loop import tool_agent_loop
+output = tool_agent_loop.AgentLoopOutput
+tool_agent_loop.AgentLoopOutput = lambda **columns: output(**{**columns, "routed_experts": None})
+"""
 FLOW_FAULTS = [
+    ("rollouts", "rollouts", "R31.rollouts", SAMPLED, "rows that are sampled greedily"),
+    ("turns", "turns-of-tools", "R31.turns", NO_EXPERTS, "experts of an episode"),
+    ("trainer_v1", "trainer-v1", "R31.flow", SHIFTED, "rows of a step"),
+    ("trainer_v1", "trainer-v1", "R31.flow", NEVER_SENT, "order of a step"),
+    ("own_losses", "own-loss-of-engine", "R31.own_losses", AS_MASK, "arguments of an own loss"),
+    ("older_options", "older-options-async", "R31.older", NOT_MOVED, "options under older names"),
     ("rollouts", "rollouts", "R31.rollouts", TURNED, "rows of a batch"),
     ("rollouts", "rollouts", "R31.rollouts", TRAINING_ALONE, "options of sampling of a batch"),
     ("rollouts", "resumed-answers", "R31.rollouts", RESUMED_ALWAYS, "an answer in parts"),

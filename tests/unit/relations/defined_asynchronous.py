@@ -8,8 +8,9 @@ import torch
 
 from seatrial.relations.contracts.rollouts import Asked, Part, Resumed, Rolled
 from seatrial.relations.laws.utilities.asynchronous import ASYNCHRONOUS_FUNCTIONS
+from seatrial.relations.laws.utilities.older_options import MovedOption
 from seatrial.relations.laws.utilities.replay import Drawn, Group
-from seatrial.relations.laws.utilities.rollouts import ROLLOUT_FUNCTIONS, TRAINING, VALIDATION, P, T
+from seatrial.relations.laws.utilities.rollouts import PENALTY, ROLLOUT_FUNCTIONS, TRAINING, VALIDATION, P, T
 from seatrial.relations.laws.utilities.servers import SERVER_FUNCTIONS
 
 
@@ -39,11 +40,18 @@ def rollouts(rows: Sequence[Asked], plan: Mapping[str, Any]) -> Rolled:
         prompts=prompts,
         columns={name: torch.tensor(values) for name, values in columns.items()},
         positions=positions,
-        sampling=[dict(VALIDATION if plan["validates"] else TRAINING)] * len(rows),
+        sampling=[
+            {**(VALIDATION if plan["validates"] else TRAINING), "repetition_penalty": PENALTY} for _ in rows
+        ],
         turns=[2] * len(rows),
         asked=[row.messages for row in rows],
         scored=[min(len(row.answer), T) for row in rows],
     )
+
+
+def greedy_rollouts(rows: Sequence[Asked], greedy: Sequence[bool]) -> list[dict[str, Any]]:
+    """Return the options of each row's request."""
+    return [{"temperature": 0, "top_p": 1.0} if one else dict(TRAINING) for one in greedy]
 
 
 def answer_in_parts(prompt: Sequence[int], parts: Sequence[Part], limit: int, resumes: bool) -> Resumed:
@@ -137,10 +145,22 @@ def shared_requests(servers: Sequence[str], operations: Sequence[tuple[str, Any]
     return given
 
 
+def own_policy_loss(columns: Mapping[str, torch.Tensor], size: int) -> list[dict[str, torch.Tensor | None]]:
+    """Return what a loss is given of each micro-batch."""
+    names = ("logprobs", "old_logprobs", "advantages", "mask", "weights")
+    return [
+        {name: columns[name][start : start + size] for name in names}
+        for start in range(0, len(columns["mask"]), size)
+    ]
+
+
 ASYNCHRONOUS: Mapping[str, Callable[..., Any]] = {
+    "own policy loss": own_policy_loss,
+    "older options": lambda: [MovedOption("old.steps", "steps", 3, 3)],
     "rollouts": rollouts,
     "rollouts with rewards": rollouts,
     "rollouts of workers": rollouts,
+    "greedy rollouts": greedy_rollouts,
     "answer in parts": answer_in_parts,
     "replay buffer": replay_buffer,
     "shared requests": shared_requests,
@@ -165,8 +185,13 @@ def _newest_first(groups: Sequence[Group], size: int, plan: Mapping[str, Any]) -
     return replay_buffer([one._replace(step=9 - one.step) for one in groups], size, plan)
 
 
-ASYNCHRONOUS_RELATIONS = ("R31.rollouts", "R31.asynchronous", "R31.servers")
+ASYNCHRONOUS_RELATIONS = ("R31.rollouts", "R31.asynchronous", "R31.servers", "R31.older", "R31.own_losses")
 ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "options under older names": ("older options", lambda: [MovedOption("old.steps", "steps", 3, None)]),
+    "arguments of an own loss": (
+        "own policy loss",
+        lambda columns, size: own_policy_loss({**columns, "mask": columns["advantages"]}, size),
+    ),
     "rows of a batch": ("rollouts", lambda rows, plan: rollouts(rows, plan)._replace(turns=[3] * len(rows))),
     "a batch of several workers": (
         "rollouts of workers",
@@ -175,6 +200,16 @@ ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "options of sampling of a batch": (
         "rollouts",
         lambda rows, plan: rollouts(rows, {**plan, "validates": False}),
+    ),
+    "penalty of repetitions of a batch": (
+        "rollouts",
+        lambda rows, plan: (found := rollouts(rows, plan))._replace(
+            sampling=[{**one, "repetition_penalty": 1.0} for one in found.sampling]
+        ),
+    ),
+    "rows that are sampled greedily": (
+        "greedy rollouts",
+        lambda rows, greedy: greedy_rollouts(rows, [False] * len(rows)),
     ),
     "rewards of a batch": (
         "rollouts with rewards",

@@ -170,6 +170,7 @@ def episode(
         rewards=[0.5] * len(found["called"]),
         text=written if options.get("templated") else "".join(map(chr, response)),
         created=[{"place": "north"}] * len(found["called"]),
+        experts=list(range(len(found["requests"][-1]) + len(found["sampled"][-1]))),
         sampling=[sampling] * turns,
         **found,
     )
@@ -201,6 +202,7 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "call formats": lambda: list(WRITTEN),
     "tool calls": read_calls,
     "agent episode": episode,
+    "experts of episodes": episode,
 }
 
 

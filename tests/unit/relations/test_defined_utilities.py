@@ -277,6 +277,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "line breaks between turns": wrapped(
         "agent episode", lambda one: one._replace(text=one.text.replace("<|im_end|>\n", "<|im_end|>"))
     ),
+    "experts of an episode": wrapped("experts of episodes", lambda one: one._replace(experts=None)),
     "what tools are made with": wrapped("agent episode", lambda one: one._replace(created=[{}])),
     "limits of turns": ("agent episode", lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {})),
     "texts of tools that are cut": (

@@ -43,6 +43,8 @@ class Episode(NamedTuple):
     """`city` of each call that ran."""
     created: Sequence[Mapping[str, Any]] = ()
     """What the tool was made with for each call."""
+    experts: Any = None
+    """What is kept of the experts that the last request's answer names, `[[place]]` for each token; None without."""
 
 
 class Rollout(NamedTuple):
@@ -165,8 +167,11 @@ UTILITIES: Mapping[str, str] = {
     "tool calls": "(format, text, types of arguments by tool) -> text around the calls; names and arguments as JSON",
     "trainer loop": "(`trainer_flow.FlowPlan`) -> `trainer_flow.FlowRecord`",
     "batch of episodes": "(rows, pad id) -> columns by verl's names, positions of shown tokens, turns, extras",
+    "own policy loss": "(columns [B, T], rows of a micro-batch) -> columns that a registered loss is given, by call",
+    "older options": "() -> `older_options.MovedOption` of each option that a command takes under an older name",
     "rollouts": "(rows, whether with rewards, of a validation) -> `rollouts.Rolled`",
     "rollouts with rewards": "(as `rollouts`) -> the same, with a worker that computes rewards",
+    "greedy rollouts": "(rows, which of them are greedy) -> options of sampling of each row's request",
     "rollouts of workers": "(as `rollouts`, and how many workers) -> the same of rows that workers share",
     "times of rollouts": "(seconds of rows by worker, lengths of rows) -> extremes and means, those of the slowest row",
     "answer in parts": "(prompt, `rollouts.Part`s, longest answer, whether it is resumed) -> `rollouts.Resumed`",
@@ -182,6 +187,7 @@ UTILITIES: Mapping[str, str] = {
     "continued tokens": "(form, special tokens, template, messages, answers with stop, without, and what follows)"
     " -> text, text under the mask, mask and log-probabilities before each answer",
     "agent episode": "(answers of the model, text of the tool, options of sampling, options of the loop) -> `Episode`",
+    "experts of episodes": "(as `agent episode`) -> `Episode` whose `experts` are those that each answer came with",
     "latest checkpoint": "(steps on disk, step in the note of the last or None) -> step that is found, or None",
     "merged model": "(kind, numbers of copies and shards) -> what the model has, and what the merged files have",
     "kept checkpoints": "(number saved in succession, limit or None) -> steps that are left",

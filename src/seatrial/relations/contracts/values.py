@@ -6,7 +6,7 @@ Part of `seatrial.relations.contracts`, which lists every component.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueSpec:
-    """Which loss the stack says it computes: half the squared error to the returns, a mean over the trained tokens."""
+    """Which loss the stack says it computes: half the squared error to the returns, a mean over what trains."""
 
     clip: float | None = 0.2
     """With it, the larger of the errors of the value and of the value clipped to old - clip .. old + clip (PPO)."""
     factor: float = 0.5
+    reduction: Literal["token", "sequence"] = "token"
+    """The mean over the tokens, or over the rows of the mean over a row's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ class VerlEngineValueLoss(KnowsFailures):
 
     facts = StackFacts(epsilon=1e-8)
     value_spec = ValueSpec(clip=0.2)
+    mode: ClassVar[str] = "token-mean"
     known_failures: ClassVar[Sequence[KnownFailure]] = (
         SLOPE.of("R3.value/content of masked positions"),
         OWN_MEAN.of("R1.value"),
@@ -53,7 +54,7 @@ class VerlEngineValueLoss(KnowsFailures):
             rollout_n=1,
             ppo_micro_batch_size_per_gpu=1,
             cliprange_value=self.value_spec.clip,
-            loss_agg_mode="token-mean",
+            loss_agg_mode=self.mode,
         )
 
     def _data(self, inputs: ValueInputs) -> Any:
@@ -62,8 +63,18 @@ class VerlEngineValueLoss(KnowsFailures):
             {"values": inputs.old_values_BT, "returns": inputs.returns_BT},
             dp_size=1,
             batch_num_tokens=inputs.global_valid_tokens,
-            global_batch_size=len(inputs.mask_BT),
+            global_batch_size=int(inputs.global_valid_seqs),
         )
 
 
-ADAPTERS: dict[str, type[Any]] = {"value-loss-of-engine": VerlEngineValueLoss}
+class VerlEngineValueLossOfRows(VerlEngineValueLoss):
+    """The same with the mean over rows of the mean over a row's tokens."""
+
+    value_spec = ValueSpec(clip=0.2, reduction="sequence")
+    mode = "seq-mean-token-mean"
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "value-loss-of-engine": VerlEngineValueLoss,
+    "value-loss-of-engine-of-rows": VerlEngineValueLossOfRows,
+}

@@ -62,7 +62,8 @@ class VerlReward:
         Raises:
             ValueError: a row has a reward at another token.
         """
-        prompts = [self._ids(f"what is it? {'so ' * number}") for number in range(len(problems))]
+        # As in a prompt with solved examples: only the completion is scored.
+        prompts = [self._ids(f"is it #### {answer}? {'so ' * row}") for row, answer in enumerate(problems)]
         answers = [[*self._ids(text), self.tokenizer.eos_token_id] for text in completions]
         prompts_BP, shown_BP = self._padded(prompts, left=True)
         answers_BT, shown_BT = self._padded(answers, left=False)

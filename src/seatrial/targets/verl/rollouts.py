@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 from seatrial.relations.contracts.rollouts import Asked, Part, Resumed, Rolled
-from seatrial.relations.laws.utilities.rollouts import TRAINING, VALIDATION, P, T
+from seatrial.relations.laws.utilities.rollouts import PENALTY, TRAINING, VALIDATION, P, T
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.offered import undecorated
 from seatrial.targets.common.stand_ins import import_without
@@ -45,8 +45,15 @@ class _Remote:
         self.remote = method
 
 
-class VerlRollouts:
+class VerlRollouts(KnowsFailures):
     """`AgentLoopWorker.generate_sequences` with the agent of one turn, and `AgentLoopManager` over several workers."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "each request has the penalty 1, whatever `rollout.repetition_penalty` says",
+            finding="verl: a penalty of repetitions that has no effect",
+        ).of("R31.rollouts/penalty of repetitions of a batch"),
+    )
 
     def __init__(self) -> None:
         """Find the classes.
@@ -65,9 +72,12 @@ class VerlRollouts:
             "rollouts": self._rolled,
             "rollouts with rewards": self._rolled,
         }
-        if "num_preempted" in getsource(self._manager):
+        source = getsource(sys.modules[self.worker.__module__])
+        if "__do_sample__" in source:
+            self.utilities["greedy rollouts"] = self._greedy
+        if "num_preempted" in source and "agent_loop/compute_score" in source:
             self.utilities["times of rollouts"] = self._timed
-        if "compute_score.remote" not in getsource(sys.modules[self.worker.__module__]):
+        if "compute_score.remote" not in source:
             del self.utilities["rollouts with rewards"]
         if "asyncio.gather" in getsource(self._manager.generate_sequences):
             self.utilities["rollouts of workers"] = self._rolled
@@ -75,6 +85,11 @@ class VerlRollouts:
     def _rolled(self, rows: Sequence[Asked], plan: Mapping[str, Any]) -> Rolled:
         """Return what a worker, or a manager of several, makes of a batch."""
         return asyncio.run(self._run(rows, plan))
+
+    def _greedy(self, rows: Sequence[Asked], greedy: Sequence[bool]) -> Sequence[Mapping[str, Any]]:
+        """Return the options of each row's request, in a batch whose rows say whether they are sampled."""
+        plan = {"workers": 1, "validates": False, "rewarded": False, "greedy": greedy}
+        return self._rolled(rows, plan).sampling
 
     async def _run(self, rows: Sequence[Asked], plan: Mapping[str, Any]) -> Rolled:
         tokenizer = tiny_tokenizer(padding_side="left")
@@ -85,6 +100,11 @@ class VerlRollouts:
             non_tensors={
                 "raw_prompt": objects([list(row.messages) for row in rows]),
                 "row": objects(range(len(rows))),
+                **(
+                    {"__do_sample__": objects([not one for one in plan["greedy"]])}
+                    if "greedy" in plan
+                    else {}
+                ),
             },
             meta_info={"validate": plan["validates"], "global_steps": 3},
         )
@@ -136,6 +156,7 @@ class VerlRollouts:
             "reward_loop_worker": scorer,
             "use_reward_loop": rewarded,
             "reward_router_address": None,
+            "reward_manager_worker": scorer,
         }
         for name, part in parts.items():
             setattr(worker, name, part)
@@ -167,6 +188,7 @@ def _configuration() -> Any:
         "val_kwargs": {**VALIDATION, "do_sample": True, "n": 1},
         "agent": {"default_agent_loop": "single_turn_agent"},
         "multi_turn": {"tokenization_sanity_check_mode": "disable"},
+        "repetition_penalty": PENALTY,
         **TRAINING,
     }
     rollout = OmegaConf.merge(own_settings("rollout/rollout.yaml"), own)

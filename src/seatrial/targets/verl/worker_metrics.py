@@ -73,7 +73,6 @@ class VerlWorkerMetrics(KnowsFailures):
         self.reduce = find_name("verl", ["verl.utils.metric:reduce_metrics"])
 
     def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> dict[str, float]:
-        one_process()
         if len(ranks) != 1:
             raise NotServed("the worker of one process logs")
         parts = [part.inputs for part in ranks[0]]
@@ -81,13 +80,20 @@ class VerlWorkerMetrics(KnowsFailures):
         joined = {
             name: joined_rows([getattr(part, f"{name}_BT") for part in parts]).detach() for name in FIELDS
         }
-        mask_BT = joined["mask"].long()
-        model = torch.nn.Linear(1, 1)
-        worker = self.worker_class(
-            self.options(len(mask_BT), size), model, CapturingOptimizer(model.parameters())
-        )
-        worker._forward_micro_batch = self.forward(joined)
         advantages_B = torch.cat([part.advantages_B for part in parts])
+        joined["advantages"] = advantages_B[:, None].expand_as(joined["mask"]).clone()
+        found = self.reduce(self.updated(joined, size))
+        return {name: float(value) for name, value in found.items()}
+
+    def updated(self, columns: Mapping[str, Tensor], size: int, **more: Any) -> dict[str, Any]:
+        """Return what the worker logs of rows in micro-batches of so many; `more` are further settings."""
+        one_process()
+        mask_BT = columns["mask"].long()
+        model = torch.nn.Linear(1, 1)
+        options = self.options(len(mask_BT), size)
+        options.update(more)
+        worker = self.worker_class(options, model, CapturingOptimizer(model.parameters()))
+        worker._forward_micro_batch = self.forward(columns)
         places_BT = torch.arange(len(mask_BT))[:, None].expand_as(mask_BT)
         batch = self.batch_class.from_dict(
             tensors={
@@ -97,17 +103,18 @@ class VerlWorkerMetrics(KnowsFailures):
                 "position_ids": places_BT.clone(),
                 "loss_mask": mask_BT,
                 "response_mask": mask_BT,
-                "old_log_probs": joined["old_logprobs"],
-                "ref_log_prob": joined["ref_logprobs"],
-                "values": joined["old_logprobs"],
-                "returns": joined["ref_logprobs"],
-                "advantages": advantages_B[:, None].expand_as(mask_BT).clone(),
+                "old_log_probs": columns["old_logprobs"],
+                "ref_log_prob": columns["ref_logprobs"],
+                "values": columns["old_logprobs"],
+                "returns": columns["ref_logprobs"],
+                "advantages": columns["advantages"],
+                **({"rollout_is_weights": columns["weights"]} if "weights" in columns else {}),
             },
             meta_info={"temperature": 1.0, "multi_turn": True, "pad_token_id": 0},
         )
         with in_float32():
-            found = self.reduce(getattr(worker, self.update)(batch))
-        return {name: float(value) for name, value in found.items()}
+            found: dict[str, Any] = getattr(worker, self.update)(batch)
+        return found
 
     def options(self, num_rows: int, size: int) -> Any:
         """Return settings of the worker."""

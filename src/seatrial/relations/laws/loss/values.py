@@ -189,8 +189,10 @@ def loss_and_gradient_equal_oracle(stack: Any, case: ValueCase) -> Measure:
 def oracle(case: ValueCase, spec: ValueSpec) -> tuple[float, list[list[float]]]:
     """Return loss and derivative of each value, one token at a time; the error of a clipped value has no slope."""
     total, slopes = 0.0, []
+    num_rows = sum(len(row.values) > 0 for row in case.rows)
     for row in case.rows:
         slopes.append([0.0] * len(row.values))
+        count = case.num_tokens if spec.reduction == "token" else num_rows * len(row.values)
         for token, (value, old, target) in enumerate(
             zip(row.values, row.old_values, row.returns, strict=True)
         ):
@@ -200,6 +202,6 @@ def oracle(case: ValueCase, spec: ValueSpec) -> tuple[float, list[list[float]]]:
                 clipped = min(max(value, old - spec.clip), old + spec.clip)
                 if (clipped - target) ** 2 > error:
                     error, slope = (clipped - target) ** 2, 0.0
-            total += spec.factor * error / case.num_tokens
-            slopes[-1][token] = spec.factor * slope / case.num_tokens
+            total += spec.factor * error / count
+            slopes[-1][token] = spec.factor * slope / count
     return total, slopes

@@ -24,6 +24,8 @@ P, T = 48, 6
 LENGTHS = (3, T + 3, 1, T, T + 1, 5)
 """Of the server's answers; longer ones are cut to T."""
 TRAINING: Mapping[str, Any] = {"temperature": 0.75, "top_p": 0.9, "top_k": 40}
+PENALTY = 1.25
+"""Of repetitions, as configured."""
 VALIDATION: Mapping[str, Any] = {"temperature": 0.25, "top_p": 0.8, "top_k": 7}
 
 
@@ -125,8 +127,35 @@ def each_request_has_the_configured_options(stack: Any, case: Numbers) -> Measur
             # Releases that pass no top_k sample with the server's own.
             given = {name: value for name, value in given.items() if name in options or name != "top_k"}
             wrong += [f"validation {validates}, row {row}: not {given}"] if given else []
-            penalty = options.get("repetition_penalty", 1.0)
-            wrong += [f"row {row}: repetition_penalty {penalty}"] if penalty != 1.0 else []
+    return Measure.count(wrong, "requests with other options")
+
+
+@ROLLOUTS.law(
+    "penalty of repetitions of a batch",
+    "an option of rollouts that requests overwrite",
+    excluded=without("rollouts"),
+)
+def each_request_has_the_configured_penalty(stack: Any, case: Numbers) -> Measure:
+    """Check the penalty of each request in training; the server has the configured one for those without."""
+    given = [one.get("repetition_penalty", PENALTY) for one in _batch(stack, asked(case)).sampling]
+    wrong = [f"row {row}: {one}, not {PENALTY}" for row, one in enumerate(given) if one != PENALTY]
+    return Measure.count(wrong, "requests with another penalty")
+
+
+@ROLLOUTS.law(
+    "rows that are sampled greedily",
+    "a baseline that is sampled, options that rows share",
+    excluded=without("greedy rollouts"),
+)
+def greedy_rows_are_greedy(stack: Any, case: Numbers) -> Measure:
+    """Check that requests of the rows of a greedy baseline have temperature 0, all others the configured options."""
+    rows = asked(case)
+    greedy = [row % 3 == 1 for row in range(len(rows))]
+    wrong = []
+    for row, options in enumerate(stack.utilities["greedy rollouts"](list(rows), greedy)):
+        due: Mapping[str, Any] = {"temperature": 0, "top_p": 1.0} if greedy[row] else TRAINING
+        given = {name: options.get(name) for name in due}
+        wrong += [f"row {row}: {given}"] if given != dict(due) else []
     return Measure.count(wrong, "requests with other options")
 
 

@@ -218,3 +218,19 @@ def tools_are_made_with_what_the_row_says(stack: Any, case: Numbers) -> Measure:
     """Check that each call has a tool that was made with what the row gives for it."""
     wrong = [str(one) for one in _episode(stack).created if one != MADE_WITH]
     return Measure.count(wrong, "tools that are made with something else")
+
+
+@TURNS.law(
+    "experts of an episode",
+    "experts that are lost on the way to training, those of an earlier turn",
+    excluded=without("experts of episodes"),
+)
+def experts_are_those_of_the_last_answer(stack: Any, case: Numbers) -> Measure:
+    """Check that the experts are those of all tokens that the last request had and gave, in their order."""
+    wrong = []
+    for answers in (TWO_TURNS, TWO_TURNS[2:]):
+        episode: Episode = stack.utilities["experts of episodes"](list(answers), TOOL_TEXT, SAMPLING, {})
+        due = list(range(len(episode.requests[-1]) + len(episode.sampled[-1])))
+        given = None if episode.experts is None else list(episode.experts)
+        wrong += [f"{len(answers)} answers: {given}"] if given != due else []
+    return Measure.count(wrong, "episodes with other experts")
