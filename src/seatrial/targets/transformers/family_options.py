@@ -17,8 +17,10 @@ from seatrial.relations.contracts.families import ModelForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.relations.records import StepResult
+from seatrial.targets.common.target import Gone
 from seatrial.targets.common.tiny import WEIGHT_SCALE
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.transformers.causal import need_packed_masks
 from seatrial.targets.transformers.families import CausalFamily
 from seatrial.targets.transformers.family_table import FAMILIES, Family
 from seatrial.targets.transformers.option_table import NOT_JUDGED, failures_of, why_excluded
@@ -51,6 +53,10 @@ class OptionedFamily(CausalFamily):
     def packed_logits(self, rows: Sequence[Sequence[int]], attention: str) -> list[Tensor]:
         if "position_ids" not in self._parameters():
             raise NotServed("no position_ids")
+        try:
+            need_packed_masks()
+        except Gone as gone:
+            raise NotServed(str(gone)) from gone
         ids_1S = torch.tensor([[token for row in rows for token in row]])
         positions_1S = torch.tensor([[place for row in rows for place in range(len(row))]])
         logits_SV = self.model(attention)(
