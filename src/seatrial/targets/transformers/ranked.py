@@ -64,7 +64,7 @@ class RankedCausalLM(StepsOnRanks, CausalLM):
             args=configuration(
                 transformers.TrainingArguments,
                 {"per_device_train_batch_size": size, "gradient_accumulation_steps": num_micro_batches},
-                {"include_num_input_tokens_seen": "non_padding"},
+                {"include_num_input_tokens_seen": "non_padding", "average_tokens_across_devices": True},
             ),
             data_collator=self._collate,
             train_dataset=Dataset.from_list(rows),

@@ -9,19 +9,21 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, b
 from seatrial.targets.transformers import attending, encodings, kept_texts, scoring, training_parts
 
 OLDER = KnownFailure(
-    "a bare list is an object, an end of probability zero becomes NaN, a batch keeps what follows its last messages, "
-    "and a cache that begins again keeps its length",
+    "a bare list is an object, a batch keeps what follows its last messages, and a cache that begins again keeps "
+    "its length",
     finding="Transformers: small functions of older releases",
     releases=before("transformers", "5"),
 ).of(
     "R31.schemas/types",
-    "R31.scores/ExponentialDecayLengthPenalty",
     "R31.encodings/conversations",
     "R31.visible/keys that a cache keeps",
 )
 
 FINDING = "Transformers: small functions of later releases"
 LATER = (
+    KnownFailure("an end of probability zero becomes NaN", FINDING, before("transformers", "5.19")).of(
+        "R31.scores/ExponentialDecayLengthPenalty"
+    ),
     KnownFailure(
         "a sequence is left out whose first ids are the whole row", FINDING, before("transformers", "5.18")
     ).of("R31.scores/sequences that begin with the row"),
