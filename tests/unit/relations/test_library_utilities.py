@@ -65,12 +65,23 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "saved tokenizer",
         lambda options: {**DEFINED["saved tokenizer"](options), "special": []},
     ),
+    "templates": (
+        "rendered chat",
+        lambda template, messages, options: DEFINED["rendered chat"](template, messages, options).replace(
+            "<", "&lt;"
+        ),
+    ),
+    "templates, fields that are None": ("rendered chat", lambda template, messages, options: "None"),
     "byte pairs": ("byte pairs", lambda merges, word: DEFINED["byte pairs"](merges[1:], word)),
     "types": (
         "schema of a type",
         lambda hint: {
             name: value for name, value in DEFINED["schema of a type"](hint).items() if name != "nullable"
         },
+    ),
+    "tools with a nested description": (
+        "schema of a tool",
+        lambda text, hints, needed: DEFINED["schema of a tool"](text.replace("note: ", ""), hints, needed),
     ),
     "tools": (
         "schema of a tool",

@@ -108,7 +108,7 @@ class Flattened(Collated):
     """`DataCollatorWithFlattening`, which lays rows end to end; their positions begin again."""
 
     collator_name = "DataCollatorWithFlattening"
-    known_failures = (CACHED_ROWS,)
+    known_failures: ClassVar[Sequence[KnownFailure]] = (CACHED_ROWS,)
 
     def __init__(self) -> None:
         """Find the collator, and whether models keep the rows apart without a kernel of their own.

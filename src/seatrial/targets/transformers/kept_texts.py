@@ -72,4 +72,16 @@ def _write_older(path: Path) -> None:
     path.write_text(json.dumps({**written, LISTS[0]: named, LISTS[1]: {}}), encoding="utf-8")
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {"decoded": decoded, "saved tokenizer": kept}
+def rendered(template: str, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    """Return the text of a conversation."""
+    found: str = tiny_tokenizer().apply_chat_template(
+        list(messages), chat_template=template, tokenize=False, **options
+    )
+    return found
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "decoded": decoded,
+    "saved tokenizer": kept,
+    "rendered chat": rendered,
+}

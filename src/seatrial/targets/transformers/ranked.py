@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy
 import torch
+from packaging.version import Version
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.contracts.loops import GatheredAs, LoaderPlan
@@ -18,7 +19,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.ranks import StepsOnRanks, call_on_ranks
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import find_name, release
 from seatrial.targets.common.trainers import (
     CPU_OPTIONS,
     CapturingOptimizer,
@@ -35,6 +36,13 @@ from seatrial.targets.transformers.small import Small
 
 LOGGED = ("grad_norm", "num_input_tokens_seen")
 """What is compared of the log, in addition to the loss."""
+
+
+def _counts() -> dict[str, Any]:
+    """Return the option that counts ids; earlier releases count padding, which depends on the ranks."""
+    if Version(release("transformers")) < Version("4.57"):
+        return {}
+    return {"include_num_input_tokens_seen": "non_padding"}
 
 
 class RankedCausalLM(StepsOnRanks, CausalLM):
@@ -64,7 +72,7 @@ class RankedCausalLM(StepsOnRanks, CausalLM):
             args=configuration(
                 transformers.TrainingArguments,
                 {"per_device_train_batch_size": size, "gradient_accumulation_steps": num_micro_batches},
-                {"include_num_input_tokens_seen": "non_padding", "average_tokens_across_devices": True},
+                {**_counts(), "average_tokens_across_devices": True},
             ),
             data_collator=self._collate,
             train_dataset=Dataset.from_list(rows),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -83,6 +83,50 @@ def kept(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+Message = Mapping[str, Any]
+SAID: Sequence[Message] = ({"role": "user", "content": "a<b & é\n"}, {"role": "assistant", "content": "c"})
+CALLED: Sequence[Message] = (
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"name": "f", "arguments": {"x": [1, "é"], "a": None}}],
+    },
+)
+TEMPLATES: Sequence[tuple[str, Sequence[Message], Mapping[str, Any], str]] = (
+    ("{% for m in messages %}\n  {% if m.role == 'user' %}\n{{ m.content }}\n  {% endif %}\n{% endfor %}", SAID, {},
+     "a<b & é\n\n"),
+    ("{{ messages | tojson }}", SAID, {},
+     '[{"role": "user", "content": "a<b & é\\n"}, {"role": "assistant", "content": "c"}]'),
+    ("{{ messages[1] | tojson(indent=1) }}", SAID, {}, '{\n "role": "assistant",\n "content": "c"\n}'),
+    ("{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}", SAID, {},
+     "user"),
+    ("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}", SAID, {},
+     "assistant"),
+    ("{{ bos }}{{ messages | length }}{{ documents[0].text }}", SAID, {"bos": "<s>", "documents": [{"text": "d"}]},
+     "<s>2d"),
+    ("{{ messages[0].tool_calls[0].arguments | tojson }}", CALLED, {}, '{"x": [1, "é"], "a": null}'),
+    ("{{ 'yes' if add_generation_prompt else 'no' }}", SAID, {"add_generation_prompt": True}, "yes"),
+    ("{{ tools[0].function.name if tools else 'none' }}", SAID, {}, "none"),
+    ("{{ tools[0].function.name }}", SAID, {"tools": [{"type": "function", "function": {"name": "g"}}]}, "g"),
+)  # fmt: skip
+"""Templates, messages and variables, with the text that is due by Jinja's rules and those of chat templates."""
+MISSING: Sequence[tuple[str, Sequence[Message], Mapping[str, Any], str]] = (
+    ("{{ 'given' if messages[0].content is defined else 'left out' }}", CALLED, {}, "left out"),
+    ("{{ messages[0].role }}{% if 'name' in messages[0] %}{{ messages[0].name }}{% endif %}",
+     ({"role": "user", "content": "a", "name": None},), {}, "user"),
+)  # fmt: skip
+"""The same of fields that are None, which are none."""
+
+
+def _rendered_cases(table: Sequence[tuple[Any, ...]]) -> Callable[[Numbers], Iterable[Arguments]]:
+    return lambda case: [row[:-1] for row in table]
+
+
+def rendered(template: str, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
+    """Return the text that is due of a row of the tables."""
+    return next(text for *given, text in (*TEMPLATES, *MISSING) if given == [template, messages, options])
+
+
 TEXT_FUNCTIONS: Sequence[Plain] = (
     Plain(
         name="decoded",
@@ -97,6 +141,20 @@ TEXT_FUNCTIONS: Sequence[Plain] = (
         suspects="an added token that is lost or no longer special, an option that is not written",
         cases=_kept_cases,
         right=kept,
+    ),
+    Plain(
+        name="rendered chat",
+        law="templates",
+        suspects="characters that are escaped, blanks around blocks, a variable that is not passed on",
+        cases=_rendered_cases(TEMPLATES),
+        right=rendered,
+    ),
+    Plain(
+        name="rendered chat",
+        law="templates, fields that are None",
+        suspects="None that is written",
+        cases=_rendered_cases(MISSING),
+        right=rendered,
     ),
 )
 add_laws(TEXTS, TEXT_FUNCTIONS)
