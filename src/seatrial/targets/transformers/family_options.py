@@ -28,6 +28,8 @@ from seatrial.targets.transformers.option_values import Variant, variants_of
 
 NOISE = 0.1
 """Spread that biases and norms get, which are constant in a fresh model: an option that leaves one out then shows."""
+OF_LLAMA3 = "low_freq_factor"
+"""A key that raises in a family that takes rotary embeddings of the kind `llama3` alone, as Llama 4 before 5."""
 DERIVED = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "architectures")
 
 
@@ -176,7 +178,10 @@ def _refuses(error: Exception) -> bool:
     return (
         isinstance(error, (ValueError, NotImplementedError))
         or type(error).__name__.startswith("StrictDataclass")
-        or (isinstance(error, KeyError) and "Missing required keys" in str(error))
+        or (
+            isinstance(error, KeyError)
+            and any(one in str(error) for one in ("Missing required keys", OF_LLAMA3))
+        )
     )
 
 
