@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from seatrial.relations.contracts.collators import CollatorPlan
@@ -66,7 +67,9 @@ class PlainCollators:
         batch = self._padding([{"input_ids": row["input_ids"]} for row in rows], plan)
         least = len(batch["input_ids"][0]) if plan.kind == "token classes" else self._least(plan)
         fill = IGNORED if self.fault == "one filling" else plan.options.get("label_pad_token_id", IGNORED)
-        return {**batch, "labels": self._pad([row["labels"] for row in rows], fill, plan, least)}
+        weights = [row["weight"] for row in rows if "weight" in row and self.fault != "no weights"]
+        labels = self._pad([row["labels"] for row in rows], fill, plan, least)
+        return {**batch, "labels": labels, "weight": weights}
 
     def _next(self, rows: list[dict[str, Any]], plan: CollatorPlan) -> dict[str, Any]:
         batch = self._padding(rows, plan)
@@ -86,7 +89,10 @@ class PlainCollators:
     def _default(self, rows: list[dict[str, Any]], plan: CollatorPlan) -> dict[str, Any]:
         name = next(name for name in rows[0] if name.startswith("label"))
         batch = {"input_ids": [row["input_ids"] for row in rows]}
-        return batch if self.fault == "no labels" else {**batch, "labels": [row[name] for row in rows]}
+        labels = [np.asarray(row[name]).tolist() for row in rows]
+        if self.fault == "whole numbers are cut":
+            labels = [[float(one) for one in np.ravel(label)] for label in labels]
+        return batch if self.fault == "no labels" else {**batch, "labels": labels}
 
     def _flat(self, rows: list[dict[str, Any]], plan: CollatorPlan) -> dict[str, Any]:
         ids = [row["input_ids"] for row in rows]
@@ -136,6 +142,8 @@ FAULTS = {
     "padding trains": ["next ids", "next ids on the left, to a multiple", "next ids, numpy"],
     "choices apart": ["choices"],
     "no labels": ["as they are, label", "as they are, label_ids"],
+    "whole numbers are cut": ["labels of type int64", "label_ids of type int64"],
+    "no weights": ["a weight of each row, numpy"],
     "borders train": ["end to end", "end to end, labels"],
     "no first length": ["end to end, lengths and numbers"],
     "one share": ["permutations, another share"],

@@ -12,7 +12,9 @@ from seatrial.relations.laws.utilities.scores import TABLE
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
-RELATIONS = ("R31.encodings", "R31.schemas", "R31.scores", "R31.stops", "R31.visible", "R31.training_parts")
+RELATIONS = (
+    "R31.encodings", "R31.texts", "R31.schemas", "R31.scores", "R31.stops", "R31.visible", "R31.training_parts",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RELATIONS)
@@ -55,12 +57,31 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "texts and pairs": with_options("encoded", truncation_side="right"),
     "padding of encodings": with_options("padded encodings", pad_to_multiple_of=None),
     "conversations": with_options("chat", continue_final_message=False),
+    "texts of ids": (
+        "decoded",
+        lambda rows, own, options: DEFINED["decoded"](rows, own and len(rows) == 1, options),
+    ),
+    "tokenizers that were saved": (
+        "saved tokenizer",
+        lambda options: {**DEFINED["saved tokenizer"](options), "special": []},
+    ),
+    "templates": (
+        "rendered chat",
+        lambda template, messages, options: DEFINED["rendered chat"](template, messages, options).replace(
+            "<", "&lt;"
+        ),
+    ),
+    "templates, fields that are None": ("rendered chat", lambda template, messages, options: "None"),
     "byte pairs": ("byte pairs", lambda merges, word: DEFINED["byte pairs"](merges[1:], word)),
     "types": (
         "schema of a type",
         lambda hint: {
             name: value for name, value in DEFINED["schema of a type"](hint).items() if name != "nullable"
         },
+    ),
+    "tools with a nested description": (
+        "schema of a tool",
+        lambda text, hints, needed: DEFINED["schema of a tool"](text.replace("note: ", ""), hints, needed),
     ),
     "tools": (
         "schema of a tool",
@@ -79,6 +100,14 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "strings that stop": (
         "stopped by strings",
         lambda rows, strings: ["".join(row).endswith(tuple(strings)) for row in rows],
+    ),
+    "strings of several bytes that stop": (
+        "stopped by bytes",
+        lambda rows, strings: [row.decode(errors="replace").endswith(strings[0]) for row in rows],
+    ),
+    "sequences that begin with the row": (
+        "processed scores",
+        lambda name, options, ids, scores: scores.double(),
     ),
     "lengths and ends that stop": (
         "stopped",

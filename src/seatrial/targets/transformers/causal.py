@@ -33,10 +33,20 @@ def need_packed_masks() -> None:
         ) from None
 
 
-class CausalLM(TinyCausalModel):
+FIRST_LABEL = KnownFailure(
+    "the divisor counts the first label of every row, which nothing predicts",
+    finding="Transformers: the first label of a row",
+    releases=before("transformers", "5.11"),
+)
+OF_LENGTHS = ("R12.objective/gradient, lengths equal", "R12.objective/gradient, lengths unequal")
+LOGGED = "R12.objective/logged loss, lengths unequal"
+
+
+class CausalLM(KnowsFailures, TinyCausalModel):
     """The model's own loss on every token of every row."""
 
     facts = StackFacts(micro_batch_sizes="equal")
+    known_failures: ClassVar[Sequence[KnownFailure]] = (FIRST_LABEL.of(*OF_LENGTHS, LOGGED),)
     objective_spec = ObjectiveSpec(kind="sft", trains="all")
     training: ClassVar[Mapping[str, Any]] = {}
     """Of `TrainingArguments`."""
@@ -84,6 +94,7 @@ class CausalLMCompletions(CausalLM):
     """The model's own loss on the tokens of completions."""
 
     objective_spec = ObjectiveSpec(kind="sft", trains="completion")
+    known_failures = ()
 
 
 class CausalLMCheckpointed(CausalLMCompletions):
@@ -99,7 +110,7 @@ NOT_DIVIDED = KnownFailure(
 ).of("R1.objective")
 
 
-class CausalLMOfTrait(KnowsFailures, CausalLMCompletions):
+class CausalLMOfTrait(CausalLMCompletions):
     """The same on a model of the zoo: its own loss, with or without a count of items."""
 
     trait: ClassVar[str]

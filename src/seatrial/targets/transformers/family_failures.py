@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.targets.common.known import KnownFailure, before
+from seatrial.targets.common.known import KnownFailure, before, between
 
 IN_PASSES, PADDED_PASSES = "R5.family/in two passes", "R5.family/in two passes, padded on the left"
 CHUNKS_RESTART = KnownFailure(
@@ -110,4 +110,9 @@ SCORES_FOR_LOGITS = KnownFailure(
     "weights of experts are given as the logits of routers",
     finding="Transformers: logits of GPT-OSS's routers",
     releases=before("transformers", "5"),
+).of("R5.calls/logits of routers")
+PROBABILITIES = KnownFailure(
+    "probabilities of experts are given as the logits of routers",
+    finding="Transformers: logits of GPT-OSS's routers",
+    releases=between("transformers", "5", "5.6"),
 ).of("R5.calls/logits of routers")

@@ -17,8 +17,10 @@ from seatrial.relations.contracts.families import ModelForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.relations.records import StepResult
+from seatrial.targets.common.target import Gone
 from seatrial.targets.common.tiny import WEIGHT_SCALE
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.transformers.causal import need_packed_masks
 from seatrial.targets.transformers.families import CausalFamily
 from seatrial.targets.transformers.family_table import FAMILIES, Family
 from seatrial.targets.transformers.option_table import NOT_JUDGED, failures_of, why_excluded
@@ -26,6 +28,8 @@ from seatrial.targets.transformers.option_values import Variant, variants_of
 
 NOISE = 0.1
 """Spread that biases and norms get, which are constant in a fresh model: an option that leaves one out then shows."""
+OF_LLAMA3 = "low_freq_factor"
+"""A key that raises in a family that takes rotary embeddings of the kind `llama3` alone, as Llama 4 before 5."""
 DERIVED = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "architectures")
 
 
@@ -51,6 +55,10 @@ class OptionedFamily(CausalFamily):
     def packed_logits(self, rows: Sequence[Sequence[int]], attention: str) -> list[Tensor]:
         if "position_ids" not in self._parameters():
             raise NotServed("no position_ids")
+        try:
+            need_packed_masks()
+        except Gone as gone:
+            raise NotServed(str(gone)) from gone
         ids_1S = torch.tensor([[token for row in rows for token in row]])
         positions_1S = torch.tensor([[place for row in rows for place in range(len(row))]])
         logits_SV = self.model(attention)(
@@ -170,7 +178,10 @@ def _refuses(error: Exception) -> bool:
     return (
         isinstance(error, (ValueError, NotImplementedError))
         or type(error).__name__.startswith("StrictDataclass")
-        or (isinstance(error, KeyError) and "Missing required keys" in str(error))
+        or (
+            isinstance(error, KeyError)
+            and any(one in str(error) for one in ("Missing required keys", OF_LLAMA3))
+        )
     )
 
 

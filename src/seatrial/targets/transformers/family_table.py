@@ -24,6 +24,7 @@ from seatrial.targets.transformers.family_failures import (
     OLD_STATES_STAY,
     OTHER_MASKS,
     PADDED_PASSES,
+    PROBABILITIES,
     READ_AGAIN,
     SCORES_FOR_LOGITS,
     STATE_RESTARTS,
@@ -145,7 +146,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3_text": Family(quick=True),
     "gpt2": Family(quick=True),
     "mistral": Family(),
-    "qwen3_moe": Family(quick=True),
+    "qwen3_moe": Family(quick=True, known=(PROBABILITIES,)),
     "gpt_oss": Family(known=(SCORES_FOR_LOGITS,)),
     "mamba": replace(
         STATES,
@@ -201,9 +202,9 @@ FAMILIES: Mapping[str, Family] = {
         since="5",
         known=(READ_AGAIN, STATES_STAY.of("R5.cached/beams")),
     ),
-    "qwen3_next": replace(LINEAR, known=(OLD_PASSES.of(IN_PASSES, PADDED_PASSES), OLD_GOES_ON)),
+    "qwen3_next": replace(LINEAR, known=(OLD_PASSES.of(IN_PASSES, PADDED_PASSES), OLD_GOES_ON, PROBABILITIES)),
     "qwen3_5_text": LINEAR,
-    "qwen3_5_moe_text": LINEAR,
+    "qwen3_5_moe_text": replace(LINEAR, known=(PROBABILITIES,)),
     "falcon_h1": Family(
         options={"mamba_d_ssm": 32, "mamba_n_heads": 4},
         not_served=STATES_ARE_NOT_CHOSEN,
@@ -217,7 +218,7 @@ FAMILIES: Mapping[str, Family] = {
     "phimoe": Family(known=(BEYOND_THE_WINDOW,)),
     "minimax": Family(
         not_served=NO_CHUNKS,
-        known=(OLD_PASSES.of(PADDED_PASSES), STATES_STAY.of("R5.cached/reordered", "R5.cached/beams")),
+        known=(OLD_PASSES.of(PADDED_PASSES), STATES_STAY.of("R5.cached/reordered", "R5.cached/beams"), PROBABILITIES),
     ),
     "llama4_text": Family(known=(NO_ROUTER_LOSS,)),
     "flint": Family(
@@ -355,6 +356,7 @@ FAMILIES: Mapping[str, Family] = {
             **NORMED_QUERIES,
         },
     ),
+    **dict.fromkeys(("flex_olmo", "mixtral", "olmoe", "qwen2_moe"), Family(known=(PROBABILITIES,))),
     **dict.fromkeys(
         (
             "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus",
@@ -381,18 +383,16 @@ FAMILIES: Mapping[str, Family] = {
     **{
         name: Family()
         for name in (
-            "apertus", "arcee", "bert", "bitnet", "camembert", "cohere", "cohere2",
-            "diffllama", "electra", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon",
-            "flex_olmo", "gemma", "gemma2", "glm", "glm4", "gpt_bigcode", "gpt_neox",
-            "gpt_neox_japanese", "granite", "granitemoe", "granitemoeshared", "helium", "hunyuan_v1_dense",
-            "hunyuan_v1_moe", "iquestcoder", "jetmoe", "lfm2", "megatron-bert", "mellum",
-            "mimo_v2_flash", "minimax_m2", "ministral", "ministral3", "mixtral", "nemotron",
-            "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "persimmon", "phi", "phi3",
-            "qwen2_moe", "rembert", "roberta", "roformer", "seed_oss", "smollm3", "solar_open", "stablelm",
-            "starcoder2", "vaultgemma", "xlm-roberta", "afmoe", "apertus1p5_text", "bert-generation",
-            "big_bird", "cohere2_moe", "data2vec-text", "ernie", "exaone", "gpt-sw3", "granite_swa",
-            "granitemoe_swa", "hrm_text", "hy_v3", "hyperclovax", "internlm3", "jais2", "kolibri1", "laguna",
-            "lara_mini", "minimax_m3_vl_text", "nemotron_h", "roberta-prelayernorm", "sarvam_moe",
+            "apertus", "arcee", "bert", "bitnet", "camembert", "cohere", "cohere2", "diffllama", "electra", "ernie4_5",
+            "ernie4_5_moe", "exaone4", "exaone_moe", "falcon", "gemma", "gemma2", "glm", "glm4", "gpt_bigcode",
+            "gpt_neox", "gpt_neox_japanese", "granite", "granitemoe", "granitemoeshared", "helium", "hunyuan_v1_dense",
+            "hunyuan_v1_moe", "iquestcoder", "jetmoe", "lfm2", "megatron-bert", "mellum", "mimo_v2_flash", "minimax_m2",
+            "ministral", "ministral3", "nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid", "persimmon", "phi", "phi3",
+            "rembert", "roberta", "roformer", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2",
+            "vaultgemma", "xlm-roberta", "afmoe", "apertus1p5_text", "bert-generation", "big_bird", "cohere2_moe",
+            "data2vec-text", "ernie", "exaone", "gpt-sw3", "granite_swa", "granitemoe_swa", "hrm_text", "hy_v3",
+            "hyperclovax", "internlm3", "jais2", "kolibri1", "laguna", "lara_mini", "minimax_m3_vl_text", "nemotron_h",
+            "roberta-prelayernorm", "sarvam_moe",
         )
     },
 }  # fmt: skip

@@ -19,15 +19,15 @@ from seatrial.relations.contracts.supervised import (
     SupervisedUpdate,
 )
 from seatrial.relations.records import StepResult
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
+from seatrial.targets.common.known import KnownFailure, before, between, since
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.trainers import batch_options, configuration, run_of_rows, step_of_rows
+from seatrial.targets.transformers.steps import TrainerSteps
 
 VOCABULARY, WIDTH, PAD, CLASSES, IGNORED = 40, 16, 0, 3, -100
 LENGTHS = (6, 6, 6, 6, 3, 4, 9, 8)
 """Tokens of each example; the first half has equal ones, and two neighbours of the other half unlike sums."""
-ONE, TWO = (f"R1.supervised/micro-batches of {number} example" for number in ("one", "two"))
-TWO = f"{TWO}s"
+ONE, TWO = (f"R1.supervised/micro-batches of {one}" for one in ("one example", "two examples"))
 UNEQUAL = "R12.supervised/loss and gradient, micro-batches of unequal numbers of items"
 NOT_DIVIDED = KnownFailure(
     "means of micro-batches are added, not averaged: the model takes a count of items that its loss ignores",
@@ -56,7 +56,7 @@ MEANS_OF_ROWS = replace(MEANS_OF_MEANS, laws=(UNEVEN,))
 SMOOTHED_ADDED = KnownFailure(
     "smoothed losses are means of micro-batches that are added, not averaged",
     finding="Transformers: label smoothing and accumulation",
-    releases=before("transformers", "5.16"),
+    releases=before("transformers", "5.15"),
 ).of(*ALL_IGNORED)
 
 
@@ -79,7 +79,7 @@ OF_TOKENS = (*not_divided("5", *ALL_IGNORED), MEANS_OF_MEANS, MEANS_OF_BATCHES)
 """Failures of heads of tokens whose loss ignores the count of items."""
 
 
-class Head(KnowsFailures):
+class Head(TrainerSteps):
     """A model on the adapter's own examples; see `contracts.SupervisedStep`."""
 
     supervised_spec = SupervisedSpec()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
@@ -11,11 +12,12 @@ import torch
 
 from seatrial.relations.contracts.masking import MaskedRow, MaskingPlan
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import ordinary_ids, tiny_tokenizer
 
 IGNORED = -100
+NUMPY_AND_ZERO = "Transformers: small functions of later releases"
 
 
 class Masks(KnowsFailures):
@@ -35,6 +37,7 @@ class Masks(KnowsFailures):
         self.ordinary_ids: Sequence[int] = ordinary_ids(self._tokenizer)
         self.special_ids: Collection[int] = frozenset(self._tokenizer.all_special_ids)
         self.mask_id = int(self._tokenizer.mask_token_id)
+        self._calls = itertools.count(1)
 
     def masked(self, plan: MaskingPlan) -> list[MaskedRow]:
         given = {
@@ -61,9 +64,11 @@ class Masks(KnowsFailures):
         end = int(self._tokenizer.eos_token_id)
         rows = [(end, *row, end) for row in plan.rows]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0 if self.own_seed else plan.seed)
+            # A collator with a seed of its own does not draw from these, which differ from call to call then.
+            drawn = next(self._calls) if self.own_seed else plan.seed
+            torch.manual_seed(drawn)
             kept = np.random.get_state()
-            np.random.seed(0 if self.own_seed else plan.seed)
+            np.random.seed(drawn)
             batch = collator([self._feature(row, max(map(len, rows))) for row in rows])
             np.random.set_state(kept)
         found = []
@@ -99,6 +104,11 @@ class MasksBySeed(Masks):
     """The same with a seed of the collator's own."""
 
     own_seed = True
+    known_failures = (
+        KnownFailure(
+            "a seed of 0 counts as none", finding=NUMPY_AND_ZERO, releases=before("transformers", "5.19")
+        ).of("R15.masked/seeds"),
+    )
 
 
 class MasksOfNumpyBySeed(MasksBySeed):

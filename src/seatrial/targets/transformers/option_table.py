@@ -87,6 +87,7 @@ class OptionFailure:
 
 
 PACKED_ROWS = "Transformers: flattened rows in a BERT that decodes"
+CHUNKS = "Transformers: chunked attention and flattened rows"
 STEP_LIMITS = "Transformers: limits of time steps in the cache"
 STATE_BIAS = "Transformers: padding and a bias before the convolution"
 NO_PADDING_ROW = "Transformers: the embedding of padding in a loaded Youtu"
@@ -120,6 +121,10 @@ FAILURES: Sequence[OptionFailure] = (
     _fails("youtu", "tie_word_embeddings", ("saved",), NO_PADDING_ROW),
     _fails("falcon", "alibi", ("sdpa", "sdpaleft", "from the cache", "sdpa gradient", "packed sdpa"), TWICE),
     *(_fails("llama4_text", option, BY_LENGTH, TEMPERATURES) for option in ("attn_scale", "floor_scale")),
+    *(
+        _fails("llama4_text", option, PACKED, CHUNKS, before("transformers", "5.23"))
+        for option in ("attention_chunk_size", "layer_types")
+    ),
     _fails("gpt2", "scale_attn_", OF_SDPA, SCALES, OLD),
     _fails("mamba2", "rms_norm=", ("acts",), IGNORED, OLD),
     _fails("falcon", "attention_dropout", ("trains",), IGNORED),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.rotary import RotaryPlan
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, between
 from seatrial.targets.common.target import Gone, find_name, release
 
 ORIGINAL = "original_max_position_embeddings"
@@ -27,8 +27,17 @@ FAMILIES: Mapping[str, str] = {
 """The beginning of classes' names by that of the module, of families whose whole heads are turned alike."""
 
 
+LONG_STAYS = KnownFailure(
+    "frequencies of a longer row are kept for shorter ones",
+    finding="Transformers: dynamic rotary embeddings after a longer row",
+    releases=between("transformers", "5", "5.13"),
+).of("R12.rotary/dynamic, a short row after a long one")
+
+
 class RotaryEmbeddings(KnowsFailures):
     """`LlamaRotaryEmbedding`."""
+
+    known_failures = (LONG_STAYS,)
 
     family: ClassVar[str] = "llama"
     prefix: ClassVar[str] = "Llama"

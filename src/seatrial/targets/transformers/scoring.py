@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.laws.utilities.stops import PIECES
+from seatrial.relations.laws.utilities.stops import PIECES, WORDS
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
+from seatrial.targets.common.tiny import tiny_tokenizer
 
 
 def _class(name: str) -> Any:
@@ -65,6 +66,18 @@ def stopped(rows: Sequence[Sequence[str]], strings: Sequence[str]) -> list[bool]
     return [bool(criteria(torch.tensor([[PIECES.index(piece) for piece in row]]), None)[0]) for row in rows]
 
 
+def stopped_by_bytes(rows: Sequence[bytes], strings: Sequence[str]) -> list[bool]:
+    """Return which rows strings stop; each token is a byte."""
+    tokenizer = tiny_tokenizer()
+    criteria = _class("StopStringCriteria")(tokenizer=tokenizer, stop_strings=list(strings))
+    letters = {byte: tokenizer.encode(chr(byte), add_special_tokens=False) for byte in range(128)}
+    for word in WORDS:
+        ids = tokenizer.encode(word, add_special_tokens=False)
+        letters.update({byte: [token] for byte, token in zip(word.encode(), ids, strict=True)})
+    ids_of = [[letters[byte][0] for byte in row] for row in rows]
+    return [bool(criteria(torch.tensor([ids]), None)[0]) for ids in ids_of]
+
+
 def ended(name: str, options: Mapping[str, Any], ids: Tensor) -> list[bool]:
     """Return which rows a criterion stops."""
     found: list[bool] = _class(name)(**options)(ids, None).tolist()
@@ -75,5 +88,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "processed scores": processed,
     "guided scores": guided,
     "stopped by strings": stopped,
+    "stopped by bytes": stopped_by_bytes,
     "stopped": ended,
 }

@@ -5,19 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
-from seatrial.targets.transformers import attending, encodings, scoring, training_parts
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between
+from seatrial.targets.transformers import attending, encodings, kept_texts, scoring, training_parts
 
 OLDER = KnownFailure(
-    "a bare list is an object, an end of probability zero becomes NaN, a batch keeps what follows its last messages, "
-    "and a cache that begins again keeps its length",
+    "a bare list is an object, a batch keeps what follows its last messages, and a cache that begins again keeps "
+    "its length",
     finding="Transformers: small functions of older releases",
     releases=before("transformers", "5"),
 ).of(
     "R31.schemas/types",
-    "R31.scores/ExponentialDecayLengthPenalty",
     "R31.encodings/conversations",
     "R31.visible/keys that a cache keeps",
+)
+
+FINDING = "Transformers: small functions of later releases"
+LATER = (
+    KnownFailure("fields that are None are given to templates", FINDING, before("transformers", "5.24")).of(
+        "R31.texts/templates, fields that are None"
+    ),
+    KnownFailure("a line of a description with a colon ends it", FINDING, before("transformers", "5.23")).of(
+        "R31.schemas/tools with a nested description"
+    ),
+    KnownFailure("an end of probability zero becomes NaN", FINDING, before("transformers", "5.19")).of(
+        "R31.scores/ExponentialDecayLengthPenalty"
+    ),
+    KnownFailure(
+        "a sequence is left out whose first ids are the whole row", FINDING, before("transformers", "5.18")
+    ).of("R31.scores/sequences that begin with the row"),
+    KnownFailure("letters are compared in place of bytes", FINDING, before("transformers", "5.12")).of(
+        "R31.stops/strings of several bytes that stop"
+    ),
+    KnownFailure(
+        "a batch is not cleaned up as its tokenizer says", FINDING, between("transformers", "5", "5.17")
+    ).of("R31.texts/texts of ids"),
+    KnownFailure(
+        "special tokens in files of releases of 4 are not special",
+        FINDING,
+        between("transformers", "5", "5.18"),
+    ).of("R31.texts/tokenizers that were saved"),
 )
 
 
@@ -25,10 +51,11 @@ class Utilities(KnowsFailures):
     """Tokenizers, templates, processors of scores, masks, caches, losses and optimizers."""
 
     thorough = True
-    known_failures = (OLDER,)
+    known_failures = (OLDER, *LATER)
 
     utilities: Mapping[str, Callable[..., Any]] = {
         **encodings.FUNCTIONS,
+        **kept_texts.FUNCTIONS,
         **scoring.FUNCTIONS,
         **attending.FUNCTIONS,
         **training_parts.FUNCTIONS,

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from seatrial.relations.contracts.collators import CollatorPlan
 from seatrial.relations.law import Measure, Relation
 
@@ -213,6 +215,55 @@ def features_are_stacked(stack: Any, case: CollatorPlan) -> Measure:
     return _compare(
         stack, case, {"input_ids": _ids(case.rows), "labels": [row[name] for row in case.rows], "text": None}
     )
+
+
+NUMBERS: Mapping[str, Any] = {"int64": np.int64, "int32": np.int32, "float32": np.float32}
+"""Types of NumPy."""
+
+
+def _typed(labels: str, kind: str, returns: str) -> MakePlan:
+    """Return a law's `cases`: rows with labels of a type of NumPy."""
+    made = _plain(labels, returns)
+
+    def make(stack: Any, seed: int, tidy: bool) -> CollatorPlan:
+        base = made(stack, seed, tidy)
+        rows = tuple({**row, labels: _as(row[labels], NUMBERS[kind])} for row in base.rows)
+        return replace(base, rows=rows)
+
+    return make
+
+
+def _as(value: Any, kind: Any) -> Any:
+    return [kind(one) for one in value] if isinstance(value, list) else kind(value)
+
+
+TYPES = "whole numbers that become others, or the reverse"
+
+
+@COLLATED.law("labels of type int64", TYPES, cases=_typed("label", "int64", "pt"))
+@COLLATED.law("labels of type int32, numpy", TYPES, cases=_typed("label", "int32", "np"))
+@COLLATED.law("labels of type float32", TYPES, cases=_typed("label", "float32", "pt"))
+@COLLATED.law("label_ids of type int64", TYPES, cases=_typed("label_ids", "int64", "pt"))
+def labels_keep_their_type(stack: Any, case: CollatorPlan) -> Measure:
+    """Check that whole numbers are collated to whole numbers, and others to others."""
+    name = next(name for name in case.rows[0] if name.startswith("label"))
+    found = np.asarray(stack.collated(case)["labels"])
+    right = np.asarray([row[name] for row in case.rows])
+    same = found.dtype.kind == right.dtype.kind and np.array_equal(found, right)
+    return Measure.count(
+        [] if same else [f"{found.tolist()}, due {right.tolist()}"], "labels of another type"
+    )
+
+
+def _weighted(stack: Any, seed: int, tidy: bool) -> CollatorPlan:
+    base = plan("token classes", labels="many", returns="np")(stack, seed, tidy)
+    return replace(base, rows=tuple({**row, "weight": place + 0.5} for place, row in enumerate(base.rows)))
+
+
+@COLLATED.law("a weight of each row, numpy", "columns that become whole numbers", cases=_weighted)
+def other_columns_keep_their_numbers(stack: Any, case: CollatorPlan) -> Measure:
+    """Compare a number of each row with the batch's."""
+    return _compare(stack, case, {"weight": [row["weight"] for row in case.rows]})
 
 
 FLAT = {"return_flash_attn_kwargs": True, "return_seq_idx": True}

@@ -69,6 +69,14 @@ WRITTEN = """Look up the weather.
     """
 
 
+NESTED = WRITTEN.replace("over two lines.", "note: over two lines.")
+"""With a line of a description that looks like an argument."""
+
+
+def _nested_tools(case: Numbers) -> Iterable[Arguments]:
+    yield NESTED, {"city": str, "days": int, "unit": str}, ("city",)
+
+
 def _tools(case: Numbers) -> Iterable[Arguments]:
     for needed in (("city",), ("city", "days"), ("city", "days", "unit")):
         yield WRITTEN, {"city": str, "days": int, "unit": str}, needed
@@ -76,7 +84,8 @@ def _tools(case: Numbers) -> Iterable[Arguments]:
 
 def tool(written: str, hints: Mapping[str, Any], needed: Sequence[str]) -> dict[str, Any]:
     """Return what is said of a function with this docstring, types, and arguments without a default."""
-    described = {"city": "Where it is, over two lines.", "days": "How many.", "unit": "Of temperatures."}
+    lines = "note: over two lines." if "note:" in written else "over two lines."
+    described = {"city": f"Where it is, {lines}", "days": "How many.", "unit": "Of temperatures."}
     properties: dict[str, dict[str, Any]] = {
         name: {"type": PLAIN_TYPES[hint], "description": described[name]} for name, hint in hints.items()
     }
@@ -101,6 +110,13 @@ SCHEMA_FUNCTIONS: Sequence[Plain] = (
         law="tools",
         suspects="an argument with a default that is required, a description cut at a line",
         cases=_tools,
+        right=tool,
+    ),
+    Plain(
+        name="schema of a tool",
+        law="tools with a nested description",
+        suspects="a description that ends where a line of it looks like an argument",
+        cases=_nested_tools,
         right=tool,
     ),
 )

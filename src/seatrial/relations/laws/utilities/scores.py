@@ -312,6 +312,19 @@ def _cases(names: Sequence[str]) -> Callable[[Numbers], Iterator[Arguments]]:
     return made
 
 
+def _whole_cases(case: Numbers) -> Iterator[Arguments]:
+    """Yield sequences of which all ids but the last are those of a row."""
+    ids = torch.tensor([[3, 6], [6, 3], [5, 5]])
+    scores = torch.randn(3, V, generator=case.generator())
+    yield "SequenceBiasLogitsProcessor", {"sequence_bias": [[[3, 6, 2], 4.0], [[6, 3, 5], -2.0]]}, ids, scores
+    yield (
+        "NoBadWordsLogitsProcessor",
+        {"bad_words_ids": [[3, 6, 2], [5, 5, 8]], "eos_token_id": 1},
+        ids,
+        scores,
+    )
+
+
 def processed(name: str, options: Options, ids: Tensor, scores: Tensor) -> Tensor:
     """Return what a processor makes of the scores of each row."""
     rows = zip(ids.tolist(), scores.double().tolist(), strict=True)
@@ -340,6 +353,14 @@ SCORE_FUNCTIONS: Sequence[Plain] = (
             bound=FLOAT32,
         )
         for name, _ in TABLE
+    ),
+    Plain(
+        name="processed scores",
+        law="sequences that begin with the row",
+        suspects="a length that counts the id that is to come",
+        cases=_whole_cases,
+        right=processed,
+        bound=FLOAT32,
     ),
     Plain(
         name="guided scores",

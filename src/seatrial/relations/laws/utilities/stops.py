@@ -39,6 +39,21 @@ def stopped(rows: Sequence[Sequence[str]], strings: Sequence[str]) -> list[bool]
     return found
 
 
+WORDS = ("né", "日本", "a日", "éa", "本n", "日", "nn")
+
+
+def _stops_of_bytes(case: Numbers) -> Iterable[Arguments]:
+    """Yield words by their bytes, whole and without the last byte."""
+    written = [word.encode() for word in WORDS]
+    rows = [*written, *(word[:-1] for word in written)]
+    return [(rows, strings) for strings in (["é"], ["本", "é"], ["日本", "nn"])]
+
+
+def stopped_by_bytes(rows: Sequence[bytes], strings: Sequence[str]) -> list[bool]:
+    """Return for each row of bytes whether a string ends in its last byte."""
+    return [any(row.endswith(one.encode()) for one in strings) for row in rows]
+
+
 CRITERIA: Sequence[tuple[str, Options]] = (
     *(("MaxLengthCriteria", {"max_length": length}) for length in (IDS - 1, IDS, IDS + 1)),
     *(("EosTokenCriteria", {"eos_token_id": end}) for end in (3, [4, 8], 2)),
@@ -65,6 +80,13 @@ STOP_FUNCTIONS: Sequence[Plain] = (
         suspects="a string that ends before the last piece, or goes beyond it",
         cases=_stops,
         right=stopped,
+    ),
+    Plain(
+        name="stopped by bytes",
+        law="strings of several bytes that stop",
+        suspects="letters in place of bytes",
+        cases=_stops_of_bytes,
+        right=stopped_by_bytes,
     ),
     Plain(
         name="stopped",
