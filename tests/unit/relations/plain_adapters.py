@@ -164,6 +164,8 @@ class PlainAdapted:
     def delete(self, name: str) -> None:
         if self.fault != "deleting leaves it":
             del self.adapters[name]
+        if self.taken and self.fault != "deleting leaves it merged":
+            self.unmerge()
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -275,6 +277,15 @@ class PlainAdapters:
             kept = {key: (value * 4).round() / 4 for key, value in kept.items()}
         model.adapters["first"].update(kept)
         return model
+
+    def started(self, *, seed: int, rows: int, left_out: str, ids: int) -> dict[str, Tensor]:
+        """Return the mean of the numbers that count; a fault with the name of what is left out counts it."""
+        counted, rest = (
+            torch.rand(4, generator=torch.Generator().manual_seed(one)) for one in (rows, ids + 100)
+        )
+        if self.fault == "starts from nothing":
+            return {"A": torch.ones(1)}
+        return {"A": (torch.cat([counted, rest]) if self.fault == left_out else counted).mean()[None]}
 
     def unvaried(self) -> PlainAdapters:
         return self if self.fault == "option" else Doubled()

@@ -98,6 +98,12 @@ LORA: dict[str, type[Any]] = {
     "lora-tied-tokens": lora(
         trait="tied", trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
     ),
+    "lora-untied-saved": lora(
+        modules_to_save=["embed_tokens"],
+        ensure_weight_tying=True,
+        spec={"refuses": ("two at once",), "also_trains": ("embed_tokens.modules_to_save",)},
+    ),
+    "lora-untied-both": lora(target_modules=["embed_tokens", "q_proj"], ensure_weight_tying=True),
     "lora-conv1d": lora(combining=True, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
     "lora-conv1d-dora": lora(
         trait="conv1d",
