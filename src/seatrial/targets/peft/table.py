@@ -11,7 +11,7 @@ from seatrial.targets.peft import known_merges
 from seatrial.targets.peft.families import ADAPTERS as FAMILIES
 from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.layers import LAYERS
-from seatrial.targets.peft.lora import ATTENTION, LINEAR, TRANSPOSED, lora
+from seatrial.targets.peft.lora import ATTENTION, LINEAR, MANY, TRANSPOSED, lora
 from seatrial.targets.peft.loraplus import LoraPlus
 from seatrial.targets.peft.prepared import PREPARED
 from seatrial.targets.peft.varied import varied
@@ -75,6 +75,7 @@ LORA: dict[str, type[Any]] = {
         use_dora=True, target_modules=["embed_tokens", "q_proj"], spec={"refuses": ("mixed batch",)}
     ),
     "lora-all-linear": lora(target_modules="all-linear"),
+    "lora-many-names": lora(target_modules=MANY),
     "lora-excluded": lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
     "lora-tokens": lora(
         known=[known_failures.NOWHERE_ELSE, known_merges.TOKENS_TRAIN],
@@ -178,6 +179,11 @@ OTHERS: dict[str, type[Any]] = {
         spec={"adds_to_loss": True},
     ),
     "ia3": _on("IA3Config", feedforward_modules=["down_proj"]),
+    "ia3-many-names": _on(
+        "IA3Config",
+        target_modules=MANY,
+        feedforward_modules=[name for name in MANY if name.endswith("down_proj")],
+    ),
     "ia3-conv1d": _on(
         "IA3Config",
         trait="conv1d",
