@@ -92,9 +92,9 @@ def _by_pattern(pattern: Mapping[str, float], path: str, default: float) -> floa
 def with_its_base(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, num_tokens: int) -> Tensor:
     """Return the logits of base and adapter as `AutoPeftModelForCausalLM` loads them with a tokenizer."""
     import peft
+    import transformers
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
 
     kind = adapters.kind
     if kind.trait in NETS or "replicated" in kind.trait:
@@ -106,7 +106,8 @@ def with_its_base(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, num_toke
         adapters.plain("float32").save_pretrained(f"{folder}/base")
         model.save(Path(folder), "first")
         inner = Path(folder) / "first"
-        PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(str(inner))
+        fast: Any = transformers.PreTrainedTokenizerFast
+        fast(tokenizer_object=words, unk_token="w0").save_pretrained(str(inner))
         said = json.loads((inner / "adapter_config.json").read_text(encoding="utf-8"))
         said["base_model_name_or_path"] = f"{folder}/base"
         (inner / "adapter_config.json").write_text(json.dumps(said), encoding="utf-8")
