@@ -130,7 +130,7 @@ LORA: dict[str, type[Any]] = {
         spec={"refuses": ("mixed batch",)},
     ),
     "lora-gaussian": lora(init_lora_weights="gaussian"),
-    "lora-orthogonal": lora(init_lora_weights="orthogonal", since="0.15", spec={"start_bound": 1e-4}),
+    "lora-orthogonal": lora(init_lora_weights="orthogonal", since="0.16", spec={"start_bound": 1e-4}),
     "lora-pissa": lora(init_lora_weights="pissa", spec=DECOMPOSED),
     "lora-pissa-rslora": lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED),
     "lora-pissa-conv1d": lora(
