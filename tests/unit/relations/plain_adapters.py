@@ -164,6 +164,8 @@ class PlainAdapted:
     def delete(self, name: str) -> None:
         if self.fault != "deleting leaves it":
             del self.adapters[name]
+        if self.taken and self.fault != "deleting leaves it merged":
+            self.unmerge()
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -275,6 +277,11 @@ class PlainAdapters:
             kept = {key: (value * 4).round() / 4 for key, value in kept.items()}
         model.adapters["first"].update(kept)
         return model
+
+    def started(self, *, seed: int, rows: int, left_out: str, ids: int) -> dict[str, Tensor]:
+        first = torch.rand(4, generator=torch.Generator().manual_seed(rows))
+        last = torch.rand(4, generator=torch.Generator().manual_seed(100 + ids))
+        return {"A": first * (self.fault != "starts from nothing") + last * (self.fault == left_out)}
 
     def unvaried(self) -> PlainAdapters:
         return self if self.fault == "option" else Doubled()

@@ -62,6 +62,7 @@ SUMS = "R29.combined/"
         ("shared factors", {"R29.several/switching"}),
         ("all train", {"R29.several/only the adapter in use trains"}),
         ("deleting leaves it", {"R29.several/deleting"}),
+        ("deleting leaves it merged", {"R29.several/deleting a merged one"}),
         ("names ignored", {"R29.several/mixed batch"}),
         ("sign", {f"{SUMS}one adapter times -0.7", f"{SUMS}concatenated, one subtracted"}),
         (
@@ -114,6 +115,9 @@ SUMS = "R29.combined/"
         ("unmerging leaves the last", {"R29.elsewhere/merged next to the other"}),
         ("gradients of the other", {"R29.elsewhere/gradients"}),
         ("dropout of the base", {"R29.routes/training with dropout starts as the base"}),
+        ("tokens without a label", {"R29.prepared/tokens without a label"}),
+        ("padding", {"R29.prepared/padding"}),
+        ("starts from nothing", {"R29.prepared/tokens without a label", "R29.prepared/padding"}),
         ("a group is missing", {"R29.groups/each tensor once"}),
         ("embedding rate", {"R29.groups/rates"}),
         ("decay", {"R29.groups/decay"}),

@@ -130,3 +130,13 @@ def test_a_source_tree_has_the_version_that_it_names(monkeypatch: pytest.MonkeyP
     assert [test(None) for test in tests] == [False, False, False]
     module.__version__ = "0.8.0.dev"  # type: ignore[attr-defined]
     assert [test(None) for test in tests] == [True, True, True]
+    module.__version__ = "0.8.1.dev0"  # type: ignore[attr-defined]
+    assert [since("seatrial-tree", version)(None) for version in ("0.9", "0.10")] == [True, False]
+
+
+def test_a_source_tree_before_a_distribution_is_what_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path may begin with a checkout of another version than the installed one."""
+    tree = ModuleType("packaging")
+    tree.__version__ = "0.1.dev0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "packaging", tree)
+    assert release("packaging") == "0.1.dev0"

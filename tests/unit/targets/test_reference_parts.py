@@ -28,7 +28,7 @@ NOT_REFRL = {
     "default_sampling", "drawn_tokens", "executable_batch_size", "functions", "kl_controller",
     "length_balance", "masking", "metric_gather", "model_calls", "model_family", "model_files", "model_heads",
     "model_options", "named_schedules", "nested_exchanges", "own_generation", "pairs", "placed_models",
-    "process_splits", "prompt_rows", "readiness", "recorded_model", "rollout_window", "rotary",
+    "process_splits", "prepared_adapters", "prompt_rows", "readiness", "recorded_model", "rollout_window", "rotary",
     "routed_adapters", "row_loader", "row_tables", "sampler_correction", "saved_loops", "seeded_draws",
     "settings", "supervised_evaluation", "supervised_run", "supervised_step", "token_advantages", "tracker",
     "trained_tokens", "utilities", "validation_metrics", "value_loss", "varied_adapters", "whole_trainer",

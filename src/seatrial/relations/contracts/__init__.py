@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from seatrial.relations.contracts.adapted_families import AdaptedFamily
 from seatrial.relations.contracts.adapter_histories import AdapterHistories
-from seatrial.relations.contracts.adapter_routes import AdaptersElsewhere, RoutedAdapters
+from seatrial.relations.contracts.adapter_routes import AdaptersElsewhere, PreparedAdapters, RoutedAdapters
 from seatrial.relations.contracts.adapters import AdapterGroups, Adapters, CombinedAdapters, VariedAdapters
 from seatrial.relations.contracts.any_models import AnyModel
 from seatrial.relations.contracts.architectures import Architectures
@@ -365,6 +365,7 @@ COMPONENTS: Mapping[str, type] = {
     "combined_adapters": CombinedAdapters,
     "varied_adapters": VariedAdapters,
     "routed_adapters": RoutedAdapters,
+    "prepared_adapters": PreparedAdapters,
     "adapters_elsewhere": AdaptersElsewhere,
     "adapter_histories": AdapterHistories,
     "adapter_groups": AdapterGroups,

@@ -6,6 +6,7 @@ Part of `seatrial.relations.contracts`, which lists every component. An adapter 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ Transfer = Literal[
     "file, low memory",
     "file without safetensors",
     "file, another name",
+    "file of an adapter with the name of a module",
+    "file read by its names",
+    "file with its base and a tokenizer of fewer tokens",
+    "file with its base and a tokenizer of more tokens",
     "file with embeddings",
     "file written while disabled",
     "file written while merged",
@@ -95,4 +100,24 @@ class AdaptersElsewhere(Protocol):
 
     def add_elsewhere(self, model: AdaptedModel, name: str) -> None:
         """Add such an adapter to a model, not in use."""
+        ...
+
+
+LeftOut = Literal["tokens without a label", "padding"]
+"""What the start of an adapter is not computed from."""
+
+
+@runtime_checkable
+class PreparedAdapters(Protocol):
+    """A type of adapter whose start is computed from rows that are given."""
+
+    def started(self, *, seed: int, rows: int, left_out: LeftOut, ids: int) -> Mapping[str, Tensor]:
+        """Return the tensors of a new adapter that train, by name.
+
+        Args:
+            seed: of all that is random but the rows.
+            rows: the seed of the ids that count.
+            left_out: what the last ids of each row are.
+            ids: the seed of those last ids.
+        """
         ...

@@ -162,7 +162,11 @@ class AdaptedModel(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Remove an adapter."""
+        """Remove an adapter.
+
+        Raises:
+            NotServed: it is merged, and the stack refuses to remove it.
+        """
         ...
 
     def disabled(self) -> AbstractContextManager[None]:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 from seatrial.relations.cases.case import Case
 
 ShuffledBy = Literal["generator", "process", "sampler"]
+BatchedBy = Literal["loader", "batch sampler", "sampler of batches"]
 Epochs = Sequence[Sequence[Sequence[int]]]
 """Numbers of rows by epoch and batch."""
 
@@ -43,6 +44,11 @@ class LoaderPlan(Case):
     """Batches of the first epoch that is read that are left out, as after a resume."""
     first_epoch: int = 0
     """The epoch that is read first, as after a resume."""
+    batched_by: BatchedBy = "loader"
+    """What makes batches of rows: the loader, by a size; a sampler of batches of the caller, given as such; or the same
+    given as the sampler of single rows, to a loader that is told to make no batches."""
+    own_draws: bool = False
+    """Whether each process has drawn other random numbers before it reads, as after dropout or its own augmentation."""
     seed: int = 0
 
     @property
@@ -139,6 +145,8 @@ class AccumulationPlan(Case):
     """Steps after which the state is saved and loaded into new objects; 0: never."""
     mixed: bool = False
     """Whether the forward pass is in bfloat16."""
+    exchanges_each: bool = False
+    """Whether processes exchange the gradients of every micro-batch, not of the last one of a step alone."""
     seed: int = 0
 
     def smaller(self) -> Iterator[AccumulationPlan]:

@@ -26,6 +26,8 @@ class LoadersAlone(KnowsFailures):
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
         if plan.dispatch:
             raise NotServed("one process reads for all of them, which takes several processes")
+        if plan.own_draws:
+            raise NotServed("processes have other random numbers, which takes several processes")
         new_accelerator()
         return [self._rows_of(plan, rank) for rank in range(plan.num_ranks)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SubsetRandomSampler
 
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.loops import NUM_FEATURES, features, start
 from seatrial.targets.common.vectors import FILL, numbers, vectors
 
@@ -81,6 +83,8 @@ def loader_of(plan: Mapping[str, Any]) -> DataLoader[Any]:
     """Return the plain loader of a plan, after the process is seeded."""
     torch.manual_seed(plan["seed"])
     rows = torch.arange(plan["num_rows"])
+    if plan["own_draws"]:
+        torch.rand(1 + int(os.environ["RANK"]))
     options: dict[str, Any] = {"batch_size": plan["batch_size"], "drop_last": plan["drop_last"]}
     if plan["iterable"]:
         return DataLoader(_Stream(plan["num_rows"]), **options)
@@ -92,7 +96,12 @@ def loader_of(plan: Mapping[str, Any]) -> DataLoader[Any]:
         options["shuffle"] = True
         if plan["shuffled_by"] == "generator":
             options["generator"] = torch.Generator().manual_seed(plan["seed"])
-    return DataLoader(rows, **options)  # type: ignore[arg-type]
+    loader: DataLoader[Any] = DataLoader(rows, **options)  # type: ignore[arg-type]
+    if plan["batched_by"] == "batch sampler":
+        return DataLoader(rows, batch_sampler=loader.batch_sampler)  # type: ignore[arg-type]
+    if plan["batched_by"] == "sampler of batches":
+        return DataLoader(rows, sampler=loader.batch_sampler, batch_size=None)  # type: ignore[arg-type]
+    return loader
 
 
 def loaded(plan: Mapping[str, Any]) -> list[list[list[int]]]:
@@ -273,10 +282,16 @@ def _rate(training: _Training) -> float:
 def _accumulating(plan: Mapping[str, Any]) -> Any:
     from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 
+    given: dict[str, Any] = {
+        "num_steps": plan["accumulation"],
+        "sync_with_dataloader": plan["steps_at_the_end"],
+    }
+    if plan["exchanges_each"]:
+        if "sync_each_batch" not in inspect.signature(GradientAccumulationPlugin).parameters:
+            raise NotServed("this release has no sync_each_batch")
+        given["sync_each_batch"] = True
     return new_accelerator(
-        gradient_accumulation_plugin=GradientAccumulationPlugin(
-            num_steps=plan["accumulation"], sync_with_dataloader=plan["steps_at_the_end"]
-        ),
+        gradient_accumulation_plugin=GradientAccumulationPlugin(**given),
         mixed_precision="bf16" if plan["mixed"] else "no",
         dataloader_config=DataLoaderConfiguration(split_batches=plan["split"]),
         step_scheduler_with_optimizer=plan["schedule"] == "step",

@@ -21,8 +21,8 @@ def every_release(adapter: Any) -> bool:
 
 
 def since(package: str, version: str) -> Releases:
-    """Return a test for the installed release of a package to be this one or later."""
-    return _of(package, lambda found: found >= Version(version))
+    """Return a test for the installed release of a package to be this one or later, or a tree that becomes it."""
+    return _of(package, lambda found: _becomes(found) >= Version(version))
 
 
 def before(package: str, version: str) -> Releases:
@@ -33,6 +33,13 @@ def before(package: str, version: str) -> Releases:
 def between(package: str, first: str, end: str) -> Releases:
     """Return a test for the installed release of a package to be the first or later, and earlier than the end."""
     return _of(package, lambda found: Version(first) <= found < Version(end))
+
+
+def _becomes(found: Version) -> Version:
+    """Return the release that a version is of: trees after 0.18.0 call themselves 0.18.1.dev0, and become 0.19."""
+    if not found.is_devrelease:
+        return found
+    return Version(f"{found.major}.{found.minor + 1}" if found.micro else found.base_version)
 
 
 def _of(package: str, holds: Callable[[Version], bool]) -> Releases:

@@ -39,11 +39,17 @@ class Unavailable:
 
 
 def release(package: str) -> str:
-    """Return the version of a distribution, or of a package that is imported from its source; else `not installed`."""
+    """Return the version of a package as imported, which may be another source tree's than the distribution's.
+
+    One that is not imported, or does not say its version, has that of its distribution; else `not installed`.
+    """
+    imported = getattr(sys.modules.get(package.replace("-", "_")), "__version__", None)
+    if isinstance(imported, str):
+        return imported
     try:
         return version(package)
     except PackageNotFoundError:
-        return str(getattr(sys.modules.get(package.replace("-", "_")), "__version__", "not installed"))
+        return "not installed"
 
 
 def find_name(package: str, places: Sequence[str]) -> Any:

@@ -135,7 +135,12 @@ class PeftAdapted:
                 self.model.base_model.set_adapter(list(names))
 
     def delete(self, name: str) -> None:
-        self.model.delete_adapter(name)
+        try:
+            self.model.delete_adapter(name)
+        except ValueError as error:
+            if "merged" not in str(error):
+                raise
+            raise NotServed(f"refused: {error}") from error
 
     @contextmanager
     def disabled(self) -> Iterator[None]:

@@ -89,7 +89,7 @@ TIED_SECOND = KnownFailure(
     "R29.histories/tensors",
     "R29.histories/gradients",
 )
-TIED_SECOND_TRAINS = replace(TIED_SECOND, releases=since("peft", "0.21")).of(
+TIED_SECOND_TRAINS = replace(TIED_SECOND, releases=since("peft", "0.20")).of(
     "R29.several/only the adapter in use trains"
 )
 TIED = (TIED_MERGE, TIED_DISABLED, TIED_SECOND, TIED_SECOND_TRAINS)

@@ -10,6 +10,12 @@ from seatrial.targets.peft.kinds import CombiningAdapters, PeftAdapters, adapter
 ATTENTION = ["q_proj", "v_proj"]
 LINEAR = ["q_proj", "o_proj", "up_proj", "down_proj"]
 TRANSPOSED = ["c_attn", "c_proj"]
+MANY = [
+    f"model.layers.{layer}.{part}"
+    for layer in range(4)
+    for part in ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")
+]
+"""Full names, also of layers that a tiny model does not have: from 20 of them PEFT looks for shorter ones."""
 
 
 def lora(

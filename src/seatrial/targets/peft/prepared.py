@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from seatrial.relations.contracts.adapter_histories import HistoryModel, Options
+from seatrial.relations.contracts.adapter_routes import LeftOut
 from seatrial.relations.contracts.adapters import AdaptedModel, Precision
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import find_name
@@ -19,14 +20,16 @@ from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.lora import LINEAR
 
 ROWS, LENGTH = 8, 12
+LEFT_OUT = 4
+"""Ids at the end of a row that a start may not be computed from."""
 DECOMPOSED = {"changes_base": True, "start_bound": 1e-3}
 OF_GRADIENTS = {**DECOMPOSED, "saves_all": False}
 """Its file does not have the base that the start changed."""
 
 
-def _ids() -> torch.Tensor:
+def _ids(seed: int = 3) -> torch.Tensor:
     """Return the rows that a start is computed from."""
-    return torch.randint(3, VOCAB, (ROWS, LENGTH), generator=torch.Generator().manual_seed(3))
+    return torch.randint(3, VOCAB, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
 
 
 class _Prepared(PeftAdapters):
@@ -76,10 +79,26 @@ class Eva(_Prepared):
     own = ("eva_config", "EvaConfig", {"rho": 1.0})
 
     def _complete(self, model: Any) -> None:
-        initialize = find_name("peft", ["peft:initialize_lora_eva_weights"])
         ids_BS = _ids()
-        batch = {"input_ids": ids_BS, "attention_mask": torch.ones_like(ids_BS)}
-        initialize(model, [batch], adapter_name="first", show_progress_bar=False)
+        self._initialize(model, {"input_ids": ids_BS, "attention_mask": torch.ones_like(ids_BS)})
+
+    def _initialize(self, model: Any, batch: Mapping[str, torch.Tensor]) -> None:
+        initialize = find_name("peft", ["peft:initialize_lora_eva_weights"])
+        initialize(model, [dict(batch)], adapter_name="first", show_progress_bar=False)
+
+    def started(self, *, seed: int, rows: int, left_out: LeftOut, ids: int) -> Mapping[str, torch.Tensor]:
+        import peft
+
+        ids_BS, kept_BS = _ids(rows), torch.ones(ROWS, LENGTH, dtype=torch.long)
+        ids_BS[:, -LEFT_OUT:], kept_BS[:, -LEFT_OUT:] = _ids(100 + ids)[:, -LEFT_OUT:], 0
+        batch = {"input_ids": ids_BS, "attention_mask": kept_BS}
+        if left_out == "tokens without a label":
+            batch = {**batch, "labels": ids_BS.masked_fill(kept_BS == 0, -100), "attention_mask": kept_BS**0}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = peft.get_peft_model(self.given("float32"), self._config(0.0), "first")
+            self._initialize(model, batch)
+        return {name: value.detach() for name, value in model.named_parameters() if "lora_A" in name}
 
     def of_model(self, model: Any) -> AdaptedModel:
         # Other adapters get the ranks that the first one has now.

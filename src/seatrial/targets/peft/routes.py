@@ -15,6 +15,8 @@ from seatrial.relations.contracts.adapter_routes import Call, Transfer
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.peft.adapted import PeftAdapted, refusing
+from seatrial.targets.peft.bases import VOCAB
+from seatrial.targets.peft.readings import read_by_names, with_its_base
 
 NEW_IDS = 3
 PADDING = 2
@@ -258,6 +260,31 @@ def _converted(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, rank: float
     return _logits(adapters, new, ids_BS)
 
 
+def _named_like_a_module(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    import peft
+
+    _refuse_encoders(model)
+    layers = [name for name, layer in model.model.get_base_model().named_modules() if "first" in _kept(layer)]
+    parts = [part for part in layers[0].split(".")[:-1] if not part.isdigit()] if layers else []
+    if not parts:
+        raise NotServed("no module with a name is around an adapted layer")
+    name = parts[-1]
+    with refusing():
+        new = peft.get_peft_model(
+            adapters.given("float32"), copy.deepcopy(model.model.peft_config["first"]), adapter_name=name
+        )
+    peft.set_peft_model_state_dict(new, dict(model.state("first")), adapter_name=name)
+    with tempfile.TemporaryDirectory() as folder:
+        new.save_pretrained(folder, selected_adapters=[name])
+        loaded = peft.PeftModel.from_pretrained(adapters.given("float32"), str(Path(folder) / name), "first")
+    return _logits(adapters, loaded, ids_BS)
+
+
+def _kept(layer: Any) -> list[str]:
+    """Return the names of the adapters that a layer has."""
+    return [key for kept in getattr(layer, "adapter_layer_names", ()) for key in getattr(layer, kept, {})]
+
+
 TRANSFERS: Mapping[Transfer, Callable[[Any, PeftAdapted, Tensor], Tensor]] = {
     "tensors set in a new model": _set_in_new,
     "tensors set in a new model, low memory": lambda *given: _set_in_new(*given, low_cpu_mem_usage=True),
@@ -266,6 +293,14 @@ TRANSFERS: Mapping[Transfer, Callable[[Any, PeftAdapted, Tensor], Tensor]] = {
     "file, low memory": lambda *given: _loaded(*given, low_cpu_mem_usage=True),
     "file without safetensors": lambda *given: _loaded(*given, safe=False),
     "file, another name": lambda *given: _loaded(*given, name="another"),
+    "file of an adapter with the name of a module": _named_like_a_module,
+    "file read by its names": read_by_names,
+    "file with its base and a tokenizer of fewer tokens": lambda *given: with_its_base(
+        *given, num_tokens=VOCAB - 7
+    ),
+    "file with its base and a tokenizer of more tokens": lambda *given: with_its_base(
+        *given, num_tokens=VOCAB + 3
+    ),
     "file with embeddings": lambda *given: _loaded(*given, embeddings=True),
     "file written while disabled": _written_while_disabled,
     "file written while merged": _written_while_merged,

@@ -11,7 +11,7 @@ from seatrial.targets.peft import known_merges
 from seatrial.targets.peft.families import ADAPTERS as FAMILIES
 from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.layers import LAYERS
-from seatrial.targets.peft.lora import ATTENTION, LINEAR, TRANSPOSED, lora
+from seatrial.targets.peft.lora import ATTENTION, LINEAR, MANY, TRANSPOSED, lora
 from seatrial.targets.peft.loraplus import LoraPlus
 from seatrial.targets.peft.prepared import PREPARED
 from seatrial.targets.peft.varied import varied
@@ -75,6 +75,7 @@ LORA: dict[str, type[Any]] = {
         use_dora=True, target_modules=["embed_tokens", "q_proj"], spec={"refuses": ("mixed batch",)}
     ),
     "lora-all-linear": lora(target_modules="all-linear"),
+    "lora-many-names": lora(target_modules=MANY),
     "lora-excluded": lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
     "lora-tokens": lora(
         known=[known_failures.NOWHERE_ELSE, known_merges.TOKENS_TRAIN],
@@ -98,6 +99,12 @@ LORA: dict[str, type[Any]] = {
     "lora-tied-tokens": lora(
         trait="tied", trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
     ),
+    "lora-untied-saved": lora(
+        modules_to_save=["embed_tokens"],
+        ensure_weight_tying=True,
+        spec={"refuses": ("two at once",), "also_trains": ("embed_tokens.modules_to_save",)},
+    ),
+    "lora-untied-both": lora(target_modules=["embed_tokens", "q_proj"], ensure_weight_tying=True),
     "lora-conv1d": lora(combining=True, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
     "lora-conv1d-dora": lora(
         trait="conv1d",
@@ -123,7 +130,7 @@ LORA: dict[str, type[Any]] = {
         spec={"refuses": ("mixed batch",)},
     ),
     "lora-gaussian": lora(init_lora_weights="gaussian"),
-    "lora-orthogonal": lora(init_lora_weights="orthogonal", since="0.15", spec={"start_bound": 1e-4}),
+    "lora-orthogonal": lora(init_lora_weights="orthogonal", since="0.16", spec={"start_bound": 1e-4}),
     "lora-pissa": lora(init_lora_weights="pissa", spec=DECOMPOSED),
     "lora-pissa-rslora": lora(init_lora_weights="pissa", use_rslora=True, spec=DECOMPOSED),
     "lora-pissa-conv1d": lora(
@@ -172,6 +179,11 @@ OTHERS: dict[str, type[Any]] = {
         spec={"adds_to_loss": True},
     ),
     "ia3": _on("IA3Config", feedforward_modules=["down_proj"]),
+    "ia3-many-names": _on(
+        "IA3Config",
+        target_modules=MANY,
+        feedforward_modules=[name for name in MANY if name.endswith("down_proj")],
+    ),
     "ia3-conv1d": _on(
         "IA3Config",
         trait="conv1d",

@@ -29,8 +29,8 @@ class VerlMiniBatches:
             or plan.first_epoch
         ):
             raise NotServed("the rows of a step are a list in one process, and are read from the beginning")
-        if plan.shuffled_by != "generator":
-            raise NotServed("the order is that of the given seed")
+        if plan.shuffled_by != "generator" or plan.batched_by != "loader" or plan.own_draws:
+            raise NotServed("order and batches are those of the given seed and size")
         size, whole = plan.rows_of_step, plan.num_rows // plan.rows_of_step
         if plan.num_rows % size and not plan.drop_last:
             raise NotServed("a step's rows fill its mini-batches, as the code asserts")

@@ -63,8 +63,8 @@ class VerlRowOrder(KnowsFailures):
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
         if plan.split or plan.dispatch or plan.iterable or plan.drawn is not None:
             raise NotServed("the trainer reads a list of rows, in one process")
-        if plan.shuffled_by != "generator":
-            raise NotServed("the order is that of the configured seed")
+        if plan.shuffled_by != "generator" or plan.batched_by != "loader" or plan.own_draws:
+            raise NotServed("order and batches are those of the configuration")
         if not plan.drop_last and plan.num_rows % plan.rows_of_step:
             raise NotServed("the rows that do not fill a batch are dropped, as the code says")
         with in_float32():

@@ -115,6 +115,29 @@ def deleting_leaves_the_other(stack: Any, case: AdapterCase) -> Measure:
     return Measure.count(wrong, "what deleting an adapter changed, or left")
 
 
+def _is_not_merged(stack: Any) -> str | None:
+    return changes_base(stack) or (None if stack.adapter_spec.merges else "adapter_spec.merges=False")
+
+
+@SEVERAL.law(
+    "deleting a merged one",
+    "a change that stays in the weights of the base, from where nothing takes it out again",
+    excluded=_is_not_merged,
+)
+def deleting_brings_the_base_back(stack: Any, case: AdapterCase) -> Measure:
+    """Check that the base has its weights after a merged adapter is deleted; a stack may also refuse to delete it."""
+    model = two(stack, case)
+    before = {name: value.clone() for name, value in model.base_weights().items()}
+    model.merge()
+    try:
+        model.delete("first")
+    except NotServed:
+        return Measure(error=0, bound=0, what="merged adapters that are deleted: it is refused")
+    after = model.base_weights()
+    found = [(largest_difference(after[name], value), name) for name, value in before.items()]
+    return Measure.largest(found, BOUND, "weights of the base after a merged adapter was deleted, at")
+
+
 @SEVERAL.law(
     "mixed batch",
     "rows that share a norm, a bias or a dropout, an adapter's rows put back in another order",

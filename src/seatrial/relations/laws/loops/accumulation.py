@@ -67,6 +67,11 @@ def due(case: AccumulationPlan) -> list[bool]:
     "an end of an epoch that is not seen",
     cases=plan(num_ranks=1, accumulation=3),
 )
+@ACCUMULATED.law(
+    "when steps are taken, gradients exchanged each time",
+    "an exchange of gradients that takes a step",
+    cases=plan(exchanges_each=True),
+)
 def steps_are_taken_when_due(stack: Any, case: AccumulationPlan) -> Measure:
     """Compare which micro-batches end a step with the plan, on every process."""
     right = due(case)
@@ -95,6 +100,7 @@ SCALED = "another divisor in the last step, a sum over processes for their mean,
     "clipping before the last gradient, or of one process",
     cases=plan(max_value=0.2),
 )
+@ACCUMULATED.law("weights, gradients exchanged each time", SCALED, cases=plan(exchanges_each=True))
 @ACCUMULATED.law("weights, split batches", SCALED, cases=plan(split=True))
 @ACCUMULATED.law("weights, a schedule of epochs", SCALED, cases=plan(schedule="epoch"))
 @ACCUMULATED.law("weights, forward pass in bfloat16", SCALED, cases=plan(mixed=True), bound=HALF)

@@ -82,6 +82,23 @@ LOST = "rows at the end that are dropped, a padding row for a real one, a batch 
     cases=plan(iterable=True, dispatch=True, split=True, batch_size=4),
 )
 @ROWS.law("every row once, iterable data", LOST, cases=plan(iterable=True))
+@ROWS.law("every row once, a batch sampler", LOST, cases=plan(batched_by="batch sampler"))
+@ROWS.law("every row once, a sampler of batches", LOST, cases=plan(batched_by="sampler of batches"))
+@ROWS.law(
+    "every row once, a shuffling sampler of batches",
+    LOST,
+    cases=plan(batched_by="sampler of batches", shuffle=True),
+)
+@ROWS.law(
+    "every row once, other random numbers in each process",
+    "an order that each process draws for itself",
+    cases=plan(shuffle=True, shuffled_by="process", own_draws=True),
+)
+@ROWS.law(
+    "every row once, other random numbers in each process, a generator",
+    "an order that each process draws for itself",
+    cases=plan(shuffle=True, own_draws=True),
+)
 @ROWS.law("every row once, iterable data, uneven ends", LOST, cases=plan(iterable=True, even=False))
 @ROWS.law(
     "every row once, iterable data, split batches", LOST, cases=plan(iterable=True, split=True, batch_size=4)
@@ -268,6 +285,10 @@ SKIPPED = "batches of all processes counted as those of one, an epoch that resta
     "resumed at the end of an epoch, the last rows dropped",
     f"{SKIPPED}, a sampler that begins again with its seed",
     cases=plan(shuffle=True, drop_last=True, first_epoch=1, num_epochs=3),
+)
+@ROWS.law("resumed epoch, a sampler of batches", SKIPPED, cases=plan(skip=1, batched_by="sampler of batches"))
+@ROWS.law(
+    "resumed epoch, a batch sampler", SKIPPED, cases=plan(skip=1, shuffle=True, batched_by="batch sampler")
 )
 @ROWS.law("resumed epoch, uneven ends", SKIPPED, cases=plan(skip=1, even=False))
 @ROWS.law("resumed epoch, iterable data", SKIPPED, cases=plan(skip=1, iterable=True))

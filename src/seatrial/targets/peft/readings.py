@@ -1,0 +1,123 @@
+"""Files of adapters of PEFT, read as other programs read them: by names of tensors, or with the base that they name."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.relations.contracts.adapters import WeightUpdate
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.oracles.adapters import adapted_weights, scaling
+from seatrial.targets.peft.adapted import PeftAdapted
+from seatrial.targets.peft.bases import VOCAB
+from seatrial.targets.peft.nets import NETS
+
+OTHERS = (
+    "use_dora",
+    "trainable_token_indices",
+    "target_parameters",
+    "layer_replication",
+    "ensure_weight_tying",
+)
+"""Options of LoRA whose files have more than pairs of factors, or are of another base."""
+
+
+def read_by_names(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    """Return the logits of a plain model with the changes that names and options of a file of LoRA say, in float64.
+
+    Programs that serve adapters read such files; the names are those of every release.
+    """
+    from safetensors.torch import load_file
+
+    options, config = adapters.kind.options, model.model.peft_config["first"]
+    known = adapters.adapter_spec.closed_form or options.get("modules_to_save")
+    others = getattr(config, "bias", "none") != "none" or any(options.get(option) for option in OTHERS)
+    if adapters.kind.config != "LoraConfig" or adapters.kind.trait in NETS or others or not known:
+        raise NotServed("the file is not one of factors of LoRA, and of modules that are saved")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder), "first")
+        tensors = load_file(str(Path(folder) / "first" / "adapter_model.safetensors"))
+        said = json.loads((Path(folder) / "first" / "adapter_config.json").read_text(encoding="utf-8"))
+    weights = {name: value.double() for name, value in adapters.plain_weights(dtype="float32").items()}
+    rest = {
+        name.removeprefix("base_model.model.").replace(".base_layer.", "."): value.double()
+        for name, value in tensors.items()
+    }
+    updates = []
+    for path in [name.rpartition(".")[0] for name in weights if name.endswith(".weight")]:
+        weights[f"{path}.weight"] = rest.pop(f"{path}.weight", weights[f"{path}.weight"])
+        updates += _update(rest, path, said)
+    if rest:
+        # A reader that finds no module for a tensor computes something else.
+        return torch.full((*ids_BS.shape, adapters.vocab_size), torch.nan)
+    logits_BSV: Tensor = adapters.plain_outputs(ids_BS, adapted_weights(weights, updates))
+    return logits_BSV.float()
+
+
+def _update(tensors: dict[str, Tensor], path: str, said: Mapping[str, Any]) -> list[WeightUpdate]:
+    """Return the change of a module, if it has one, and take its factors out of the tensors."""
+    names = [f"{path}.lora_A.weight", f"{path}.lora_B.weight"]
+    embeds = f"{path}.lora_embedding_A" in tensors
+    if embeds:
+        names = [f"{path}.lora_embedding_A", f"{path}.lora_embedding_B"]
+    if not set(names) <= set(tensors):
+        return []
+    factors = {"A": tensors.pop(names[0]), "B": tensors.pop(names[1])}
+    alpha = _by_pattern(said["alpha_pattern"], path, said["lora_alpha"])
+    scale = scaling(rank=len(factors["A"]), alpha=alpha, rank_stabilised=bool(said.get("use_rslora", False)))
+    bias = tensors.pop(f"{path}.lora_B.bias", None)
+    update = WeightUpdate(
+        weight=f"{path}.weight",
+        form="low rank",
+        factors=factors,
+        scaling=scale,
+        transposed=embeds or bool(said["fan_in_fan_out"]),
+        bias={} if bias is None else {f"{path}.bias": bias * scale},
+    )
+    return [update]
+
+
+def _by_pattern(pattern: Mapping[str, float], path: str, default: float) -> float:
+    found = [value for key, value in pattern.items() if re.fullmatch(rf"(.*\.)?({key})", path)]
+    return float(found[0] if found else default)
+
+
+def with_its_base(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, num_tokens: int) -> Tensor:
+    """Return the logits of base and adapter as `AutoPeftModelForCausalLM` loads them with a tokenizer."""
+    import peft
+    import transformers
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    kind = adapters.kind
+    if kind.trait in NETS or "replicated" in kind.trait:
+        raise NotServed("the base is no language model of a file")
+    if num_tokens > VOCAB and _has_rows_of_tokens(kind.options):
+        raise NotServed("the adapter has a row for each token")
+    words = Tokenizer(WordLevel({f"w{number}": number for number in range(num_tokens)}, unk_token="w0"))
+    with tempfile.TemporaryDirectory() as folder:
+        adapters.plain("float32").save_pretrained(f"{folder}/base")
+        model.save(Path(folder), "first")
+        inner = Path(folder) / "first"
+        fast: Any = transformers.PreTrainedTokenizerFast
+        fast(tokenizer_object=words, unk_token="w0").save_pretrained(str(inner))
+        said = json.loads((inner / "adapter_config.json").read_text(encoding="utf-8"))
+        said["base_model_name_or_path"] = f"{folder}/base"
+        (inner / "adapter_config.json").write_text(json.dumps(said), encoding="utf-8")
+        loaded = peft.AutoPeftModelForCausalLM.from_pretrained(str(inner))
+    logits_BSV: Tensor = adapters.of_model(loaded).outputs(ids_BS)
+    return logits_BSV[..., :VOCAB]
+
+
+def _has_rows_of_tokens(options: Mapping[str, Any]) -> bool:
+    named = [*(options.get("modules_to_save") or ()), *(options.get("trainable_token_indices") or ())]
+    targets = options.get("target_modules") or ()
+    named += [targets] if isinstance(targets, str) else list(targets)
+    return any(name in ("embed_tokens", "lm_head", "wte") for name in named)
