@@ -46,7 +46,7 @@ class LoaderPlan(Case):
     """The epoch that is read first, as after a resume."""
     batched_by: BatchedBy = "loader"
     """What makes batches of rows: the loader, by a size; a sampler of batches of the caller, given as such; or the same
-    given as the sampler of single rows, to a loader that is told to make no batches."""
+    given as the sampler of single rows, to a loader with `batch_size=None`."""
     own_draws: bool = False
     """Whether each process has drawn other random numbers before it reads, as after dropout or its own augmentation."""
     seed: int = 0

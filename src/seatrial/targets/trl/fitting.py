@@ -51,7 +51,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         raise Gone(f"tools need transformers 5, and not {release('transformers')}")
     if unknown := unknown_choices(setup.options, trainer_class, config_class):
         raise Gone(f"{what} has no {', '.join(unknown)}")
-    for wanted, words, missing in (
+    for wanted, words, lacking in (
         (setup.form == "own", ("chat_template_kwargs",), "options of a row for its template"),
         (setup.begins, BEGINNING, "first token of texts that its tokenizer adds"),
         (setup.awaits_rewards, ("async",), "reward functions that it awaits"),
@@ -59,7 +59,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         (setup.second_end, ("eos_token_ids",), "second end token"),
     ):
         if wanted and not any(code_has(word, trainer_class) for word in words):
-            raise Gone(f"{what} has no {missing}")
+            raise Gone(f"{what} has no {lacking}")
     if setup.unscored and not takes_no_reward(trainer_class):
         raise Gone(f"reward functions of trl {release('trl')} return a number for each completion")
     if setup.data == "ids" and not reads_labels(trainer_class):

@@ -112,7 +112,7 @@ class VerlOlderOptions(KnowsFailures):
     configuration: ClassVar[str] = "ppo_trainer"
     known_failures: ClassVar[Sequence[KnownFailure]] = (
         KnownFailure(
-            "the older sections are taken and not read: a reward function of one's own is not called",
+            "the older sections are taken and not read: a custom reward function is not called",
             finding="verl: older names of options that are lost",
             releases=since("verl", "0.9"),
         ).of("R31.older/options under older names"),

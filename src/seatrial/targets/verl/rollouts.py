@@ -50,7 +50,7 @@ class VerlRollouts(KnowsFailures):
 
     known_failures: ClassVar[Sequence[KnownFailure]] = (
         KnownFailure(
-            "each request has the penalty 1, whatever `rollout.repetition_penalty` says",
+            "each request has the penalty 1 and not `rollout.repetition_penalty`",
             finding="verl: a penalty of repetitions that has no effect",
         ).of("R31.rollouts/penalty of repetitions of a batch"),
     )
