@@ -68,32 +68,34 @@ by their lines, at most two or three in a module.
 Wanted are 90% by relations and level 0, and 70% by trials.
 
 Rates by relations are lower bounds: the fast relations, those nearest to the module and level 0 were asked, mostly on
-one seed, and the longest relations only where they are the nearest. For the last three sets all were asked, on 64 cores;
-two faults of the first of them had no answer in 400 s and count as missed. Faults that need Ray, TransferQueue, Triton
-or vLLM, where a machine did not have it, are left out, as are those of earlier sets for which the time was up.
+one seed, and the longest relations only where they are the nearest. For the last three sets all were asked, on 64
+cores; two faults of the first of them had no answer in 400 s and count as missed. Faults that need Ray,
+TransferQueue, Triton or vLLM, where a machine did not have it, are left out, as are those of earlier sets for which
+the time was up.
 
-Trials were chosen before anything ran, by who planted the faults; those that the sound stack fails without options are
-left out. Where the sound stack refuses the options that reach a fault, the trial ran without them. In the set of 35 that
-change a run, a fault counts as seen, too, where the sound stack fails another verdict under the same options: two, whose rows
-have no reward. A third is seen since a guard is fixed that failed the sound stack under a chat template of the user's.
-By the rule of the earlier sets, and without that, it is 23 of 41. Of its 15 misses, three are of options that the
-sound stack refuses, and six of faults that change no run.
+Trials were chosen before anything ran, by who planted the faults; those that the sound stack fails without options
+are left out. Where the sound stack refuses the options that reach a fault, the trial ran without them. In the set of
+35 that change a run, a fault counts as seen, too, where the sound stack fails another verdict under the same options:
+two, whose rows have no reward. A third is seen since a guard is fixed that failed the sound stack under a chat
+template of the user's. By the rule of the earlier sets, and without that, it is 23 of 41. Of its 15 misses, three are
+of options that the sound stack refuses, and six of faults that change no run.
 
 The last two sets have another rule for trials. The lines that each trial executes are recorded on the sound stack
 (`benchmarks/plants_by_trials.py`), and all trials of the lowest level that executes a fault are asked, with the trial
-that the planter chose. In the first of the two, seven faults are left out, all of them of direct calls: six that no trial executes, of which
-none is seen, and one whose options the sound stack did not finish with. By the planter's choice alone 35 of 51 are
-seen. Eleven of the 38 are seen only because a run now calls the functions that it uses on the worked examples of R34;
-without that it is 27 of 53. Its nine misses by relations are faults of direct calls, as are 14 of the 15 misses by
-trials. All nine are seen since R34 checks nested and derived values, second files and calls, and resumed states.
+that the planter chose. In the first of the two, seven faults are left out, all of them of direct calls: six that no
+trial executes, of which none is seen, and one whose options the sound stack did not finish with. By the planter's
+choice alone 35 of 51 are seen. Eleven of the 38 are seen only because a run now calls the functions that it uses on
+the worked examples of R34; without that it is 27 of 53. Its nine misses by relations are faults of direct calls, as
+are 14 of the 15 misses by trials. All nine are seen since R34 checks nested and derived values, second files and
+calls, and resumed states.
 
 The last set has the most faults of direct calls: 44 of 60. They are all that relations miss, and all but one of what
 trials miss. By relations, two are left out, which need Ray and Triton; by trials, 15 that no trial executes. At least
 eleven of the 23 are seen only by worked examples in a run.
 
-The places of the last two sets are random samples of the executable lines of all modules, at most two in a module; for 12
-of each the planter found no fault that is silent on a CPU, and took spares of the same draw, not strictly in their
-order.
+The places of the last two sets are random samples of the executable lines of all modules, at most two in a module;
+for 12 of each the planter found no fault that is silent on a CPU, and took spares of the same draw, not strictly in
+their order.
 
 What the planters saw by accident: an assertion of a test, lists of models, ids of relations in a table, the texts of
 mutants, names of guards, and what each trial claims.
