@@ -352,6 +352,15 @@ def _of_tasks() -> Iterator[WorkedExample]:
         {"length": 2, "alphabet_size": 2},
         [1, 7, 4],
     )
+    # Digests of "a", "ab" and "ba" begin with the bytes 202, 251 and 152.
+    yield example(
+        "prices",
+        [6, ("price a:", "81"), ("price ab:", "98"), ("price ba:", "63")],
+        of,
+        "lookup",
+        {"min_length": 1, "max_length": 2, "alphabet_size": 2},
+        [0, 3, 4],
+    )
     tests = '[{"stdin": "", "stdout": "-1\\n"}]'
     yield example(
         "programs", [18, ("print 1-2:", tests)], of, "code_print", {"limit": 3, "num_operators": 2}, [14]
