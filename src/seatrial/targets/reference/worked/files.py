@@ -352,7 +352,7 @@ def _of_tasks() -> Iterator[WorkedExample]:
         {"length": 2, "alphabet_size": 2},
         [1, 7, 4],
     )
-    # Digests of "a", "ab" and "ba" begin with the bytes 202, 251 and 152.
+    # Digests of "a", "ab" and "ba" begin with the bytes 202, 251 and 151.
     yield example(
         "prices",
         [6, ("price a:", "81"), ("price ab:", "98"), ("price ba:", "63")],
