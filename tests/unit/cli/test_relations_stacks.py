@@ -46,6 +46,17 @@ def test_each_adapter_meets_the_relations_of_its_components() -> None:
     assert list(asked.seeds) == [7]
 
 
+def test_an_adapter_whose_stack_raises_has_its_component_and_no_other() -> None:
+    """The release refuses a model, say: the laws about it tell why, and other adapters run."""
+
+    class Raising:
+        @property
+        def facts(self) -> StackFacts:
+            raise RuntimeError("no such layer")
+
+    assert relation_stacks.components_of(Raising()) == relation_stacks.components_of(Facts())
+
+
 def test_what_a_release_lacks_is_not_requested_and_says_why() -> None:
     """Nothing that was asked for is left implicit."""
     (verdict,) = find_stacks(None, "stack", ["gone"]).missing()
