@@ -78,7 +78,7 @@ def components_of(adapter: Any) -> set[str]:
 
 
 def _satisfies(adapter: Any, protocol: type) -> bool:
-    """Whether an adapter has what a contract names; a property that raises is there, and its laws say what it raised."""
+    """Return whether an adapter has what a contract names; of a property that raises, its laws say what it raised."""
     try:
         return isinstance(adapter, protocol)
     except Exception:  # noqa: BLE001  the stack's own code: one adapter must not end the command
