@@ -93,11 +93,12 @@ def fields(root: Path) -> Iterator[tuple[str, str]]:
         ),
     ],
 )
-def test_every_field_is_in_the_table(tmp_path: Path, name: str) -> None:
+def test_every_field_is_in_the_table(tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
     """With the check that computes it again, or the reason why none does."""
+    folder = request.getfixturevalue("root") if name == "grpo-smoke" else run_trial(tmp_path, name)
     unknown = {
         (kind, field)
-        for kind, field in fields(run_trial(tmp_path, name))
+        for kind, field in fields(folder)
         if not any(
             fnmatch(field, pattern) for table in (covered, bounded, uncovered) for pattern in table(kind)
         )
