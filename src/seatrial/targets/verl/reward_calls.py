@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ class VerlRewardCalls:
                 if self.keeps
                 else {}
             ),
-            **({"turns of reward calls": self._passed} if len(self.passed) == 2 else {}),
+            **({"turns of reward calls": self._passed} if self._passes_turns() else {}),
         }
 
     def find(self) -> Any:
@@ -71,6 +72,11 @@ class VerlRewardCalls:
         )
         found = manager(batch, return_dict=True)
         return found["reward_tensor"], found.get("reward_extra_info", {})
+
+    def _passes_turns(self) -> bool:
+        """Return whether the release's manager gives a function turns and earlier scores."""
+        module = inspect.getsource(inspect.getmodule(self.manager_class) or type(self))
+        return len(self.passed) == 2 and all(name in module for name in self.passed)
 
     def _passed(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
         turns, earlier = self.passed
