@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -10,9 +11,14 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from refrl.generation.base import SamplingParams
+from refrl.generation.lean_norms import Norm
+from refrl.generation.lean_rotary import Rotary
+from refrl.generation.static.ops import Counters, TorchOps, Turns
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.made import example
+from seatrial.targets.reference.worked.made import example, made_tensor
 from seatrial.targets.reference.worked.made_packages import imported_with, package
 
 
@@ -30,8 +36,9 @@ class _Pointer:
 def _load(pointer: _Pointer, mask: Tensor | None = None, other: float = 0.0) -> Tensor:
     if mask is None:
         return pointer.values[pointer.places]
+    places = pointer.places.expand(mask.shape)
     found = torch.full(mask.shape, other, dtype=pointer.values.dtype)
-    found[mask] = pointer.values[pointer.places[mask]]
+    found[mask] = pointer.values[places[mask]]
     return found
 
 
@@ -40,6 +47,11 @@ def _store(pointer: _Pointer, values: Any, mask: Tensor | None = None) -> None:
         pointer.values[pointer.places] = values
     else:
         pointer.values[pointer.places[mask]] = values[mask]
+
+
+def _over(reduction: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a reduction over one dimension, or over all."""
+    return lambda values, axis=None: reduction(values, tuple(range(values.ndim)) if axis is None else axis)
 
 
 def made_triton() -> dict[str, ModuleType]:
@@ -62,19 +74,27 @@ def made_triton() -> dict[str, ModuleType]:
     language = package(
         "triton.language",
         constexpr=object,
-        float32=torch.float32,
-        int64=torch.int64,
+        **{name: getattr(torch, name) for name in ("float32", "float64", "int32", "int64")},
+        **{name: getattr(torch, name) for name in ("exp", "log", "rsqrt", "where", "maximum", "minimum")},
+        cumsum=lambda values, axis: values.cumsum(axis),
+        dot=lambda one, other, input_precision: one.float() @ other.float(),
+        trans=torch.t,
+        zeros=lambda shape, kind: torch.zeros(shape, dtype=kind),
+        full=lambda shape, value, kind: torch.full(shape, value, dtype=kind),
         program_id=lambda axis: at[axis],
         arange=torch.arange,
         load=_load,
         store=_store,
-        where=torch.where,
-        exp=torch.exp,
-        maximum=torch.maximum,
-        max=torch.amax,
-        sum=torch.sum,
+        max=_over(torch.amax),
+        sum=_over(torch.sum),
     )
-    whole = package("triton", jit=Kernel, cdiv=lambda one, other: -(-one // other), language=language)
+    whole = package(
+        "triton",
+        jit=Kernel,
+        cdiv=lambda one, other: -(-one // other),
+        next_power_of_2=lambda number: 1 << (number - 1).bit_length(),
+        language=language,
+    )
     return {"triton": whole, "triton.language": language}
 
 
@@ -84,6 +104,17 @@ def of_kernels() -> Iterator[WorkedExample]:
         name = f"tiles of logits at temperature {temperature}"
         yield example(name, [], _wrong, temperature, torch.float32, 1e-5)
     yield example("tiles of logits in bfloat16", [], _wrong, 0.5, torch.bfloat16, 1e-2)
+
+
+def of_token_steps() -> Iterator[WorkedExample]:
+    """Yield the operations of a token step, which are those of plain torch."""
+    for name, step in (
+        ("added and normalised", _add_norm),
+        ("that attend", _attend),
+        ("that are gated", _gate),
+        ("that are sampled", _sample),
+    ):
+        yield example(f"rows {name} as in plain torch", [], _differing, step)
 
 
 def _wrong(temperature: float, dtype: torch.dtype, tolerance: float) -> list[str]:
@@ -138,3 +169,63 @@ def _wrong(temperature: float, dtype: torch.dtype, tolerance: float) -> list[str
         if found[name].dtype != types[name]
         or not torch.allclose(found[name].double(), right.detach(), rtol=tolerance, atol=tolerance)
     ]
+
+
+def _differing(step: Callable[[Any, random.Random], Sequence[Tensor]]) -> list[int]:
+    """Return the streams of random inputs for which a step of decoding is not that of plain torch."""
+    with (
+        imported_with(made_triton(), ["refrl.generation.static.triton_ops"]) as (kernels,),
+        patch.object(kernels, "VOCABULARY_BLOCK", 4),
+        patch.object(kernels, "SLOTS_BLOCK", 4),
+    ):
+        found = [
+            [step(ops, random.Random(seed)) for ops in (kernels.TritonOps(), TorchOps())] for seed in range(4)
+        ]
+    return [
+        seed
+        for seed, (own, right) in enumerate(found)
+        if not all(
+            one.dtype == other.dtype and torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+            for one, other in zip(own, right, strict=True)
+        )
+    ]
+
+
+def _add_norm(ops: Any, stream: random.Random) -> Sequence[Tensor]:
+    hidden, delta, weight = (made_tensor(stream, shape) for shape in ((3, 6), (3, 6), (6,)))
+    found: Sequence[Tensor] = ops.add_norm(
+        hidden, delta if stream.random() < 0.5 else None, Norm(weight, 0.25)
+    )
+    return found
+
+
+def _attend(ops: Any, stream: random.Random) -> Sequence[Tensor]:
+    """Return what rows of 4 query heads and 2 key heads of width 6 gather, and the cache."""
+    norm = Norm(made_tensor(stream, (6, 6)), 0.25) if stream.random() < 0.5 else None
+    layer = SimpleNamespace(
+        num_query_heads=4, num_kv_heads=2, window=None, score_cap=None, attention_scale=0.5, qk_norm=norm
+    )
+    rotary = Rotary.of(torch.tensor([1.0, 0.5, 0.1]), 1.25, head_dim=6)
+    turns = Turns(rotary, torch.stack(rotary.tables(12, torch.float32)))
+    heads, cache = made_tensor(stream, (3, 8, 6)) / 8, made_tensor(stream, (2, 3, 2, 11, 6)) / 8
+    counters, slot = Counters(torch.device("cpu")), stream.randint(0, 10)
+    counters.set(slot, 0)
+    first = torch.tensor([0, slot, stream.randint(0, slot)])
+    return ops.attend(layer, heads, turns, cache, first, counters), cache
+
+
+def _gate(ops: Any, stream: random.Random) -> Sequence[Tensor]:
+    layer = SimpleNamespace(is_gated=True, activation=functional.silu)
+    return [ops.activated(layer, made_tensor(stream, (3, 10)))]
+
+
+def _sample(ops: Any, stream: random.Random) -> Sequence[Tensor]:
+    """Return the second tokens of two rows, their log-probabilities, and the last tokens."""
+    params = SamplingParams(max_new_tokens=3, temperature=stream.choice((0.5, 1.0, 2.0)))
+    ids, logprobs, last = torch.zeros(3, 2).long(), torch.zeros(3, 2), torch.zeros(2).long()
+    uniforms = torch.tensor([[stream.random() for _ in range(2)] for _ in range(3)])
+    counters = Counters(torch.device("cpu"))
+    counters.set(0, 1)
+    logits = made_tensor(stream, (2, 11)) / 8
+    assert ops.sample(logits, params, uniforms, ids, logprobs, last, counters) is None
+    return ids, logprobs, last
