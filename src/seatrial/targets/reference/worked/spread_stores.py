@@ -38,7 +38,7 @@ def of_spread_stores() -> Iterator[WorkedExample]:
     for has_journal, restarts in ((False, 0), (True, -1)):
         name = f"actors of a store with a journal: {has_journal}"
         yield example(name, {"own": restarts, "own-blocks": 0}, _restarts, has_journal)
-    yield example("names of blocks that two processes write", 8, _names_of_two_processes)
+    yield example("names of blocks and leases of two processes", 12, _names_of_two_processes)
 
 
 def _config(kind: str, name: str = "own", journal: str | None = None) -> DataPlaneConfig:
@@ -82,14 +82,19 @@ def _restarts(has_journal: bool) -> dict[str, int]:
 
 
 def _names_of_two_processes() -> int:
-    """Return how many names two processes of one state give to two puts each, of two columns each."""
+    """Return how many names two processes of one state give, each to two puts of two columns and to two leases."""
     column = encode(torch.zeros(1), "x")
 
     def names() -> str:
         random.seed(0)
         np.random.seed(0)
         torch.manual_seed(0)
-        return " ".join(block.name for _ in range(2) for block in new_blocks({"x": column, "y": column}))
+        client = factory.local_client(lease_s=60.0)
+        client.register_partition("p", ["x"], 2, ["t"])
+        client.put_samples(["a", "b"], "p", {"x": torch.zeros(2)})
+        leases = [client.claim_meta("p", "t", ["x"], 1, timeout_s=0.0).lease_id for _ in range(2)]
+        blocks = [block.name for _ in range(2) for block in new_blocks({"x": column, "y": column})]
+        return " ".join([*blocks, *map(str, leases)])
 
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     reading, writing = os.pipe()
