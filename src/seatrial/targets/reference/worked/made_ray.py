@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -27,8 +28,8 @@ FIRST = 101
 class Handle:
     """An actor; its methods run when their answer is asked for."""
 
-    def __init__(self, made: Any, number: int, options: dict[str, Any]) -> None:
-        self.made, self.number, self.options, self.is_alive = made, number, options, True
+    def __init__(self, make: Callable[[], Any], number: int, options: dict[str, Any]) -> None:
+        self.make, self.made, self.number, self.options = make, make(), number, options
 
     def __getattr__(self, method: str) -> Any:
         def remote(*words: Any, **options: Any) -> Callable[[], Any]:
@@ -51,17 +52,30 @@ class Cluster:
     def __init__(self) -> None:
         """Start without actors."""
         self.actors: dict[tuple[str, str], Handle] = {}
-        self._rows: dict[str, dict[str, Any]] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
+        """What TransferQueue holds, by partition and key."""
+        self.num_limits = 0
+        """How often TransferQueue has set torch's number of threads."""
         self._num_started = 0
         errors: dict[str, Any] = {"RayError": type("RayError", (Exception,), {})}
         errors |= {name: type(name, (errors["RayError"],), {}) for name in ERRORS[1:]}
         self._errors = SimpleNamespace(**errors)
+        self._client = SimpleNamespace(limit_pytorch_auto_parallel_threads=self._limit)
 
     def living(self) -> dict[str, int]:
         """Return the process of each living actor by its name."""
         return {name: actor.number for (_, name), actor in self.actors.items()}
 
-    def start(self, made: Any, name: str, namespace: str, **options: Any) -> Handle:
+    def crash(self, name: str, namespace: str) -> None:
+        """End an actor's process; one that may be started again is, as often as it may."""
+        handle = self.actors[namespace, name]
+        if handle.options["max_restarts"] == 0:
+            del self.actors[namespace, name]
+            return
+        handle.options["max_restarts"] -= 1 if handle.options["max_restarts"] > 0 else 0
+        handle.made = handle.make()
+
+    def start(self, make: Callable[[], Any], name: str, namespace: str, **options: Any) -> Handle:
         """Return an actor.
 
         Raises:
@@ -69,7 +83,7 @@ class Cluster:
         """
         if (namespace, name) in self.actors:
             raise ValueError(f"the name {name} is taken")
-        handle = Handle(made, FIRST + self._num_started, options)
+        handle = Handle(make, FIRST + self._num_started, options)
         self._num_started += 1
         self.actors[namespace, name] = handle
         return handle
@@ -87,9 +101,9 @@ class Cluster:
             get=self._get, get_actor=self._get_actor, kill=self._kill,
         )  # fmt: skip
         queue = package(
-            "transfer_queue", client=SimpleNamespace(), init=self._init, close=self._close,
-            kv_batch_put=self._put, kv_batch_get=lambda names, space, fields: self._rows[space][names[0]],
-            kv_list=lambda space: {space: dict(self._rows.get(space, {}))}, kv_clear=self._clear,
+            "transfer_queue", client=self._client, init=self._init, close=self._close,
+            kv_batch_put=self._put, kv_batch_get=self._read,
+            kv_list=lambda space: {space: dict(self.rows.get(space, {}))}, kv_clear=self._clear,
         )  # fmt: skip
         return {
             "ray": ray,
@@ -101,7 +115,7 @@ class Cluster:
 
     def _remote(self, kind: type) -> Any:
         def options(**given: Any) -> Any:
-            return SimpleNamespace(remote=lambda *words: self.start(kind(*words), **given))
+            return SimpleNamespace(remote=lambda *words: self.start(lambda: kind(*words), **given))
 
         return SimpleNamespace(options=options)
 
@@ -120,20 +134,29 @@ class Cluster:
         return self.actors[namespace, name]
 
     def _kill(self, handle: Handle) -> None:
-        handle.is_alive = False
         self.actors = {place: one for place, one in self.actors.items() if one is not handle}
 
     def _init(self, words: Any = None) -> None:
         for name in ("TransferQueueController", "TransferQueueStorageUnit_0"):
             if ("transfer_queue", name) not in self.actors:
-                self.start(SimpleNamespace(), name, "transfer_queue")
+                self.start(SimpleNamespace, name, "transfer_queue")
 
     def _close(self) -> None:
         self.actors = {place: one for place, one in self.actors.items() if place[0] != "transfer_queue"}
 
+    @contextmanager
+    def _limit(self, *words: Any, **options: Any) -> Iterator[None]:
+        self.num_limits += 1
+        yield
+
     def _put(self, names: list[str], space: str, row: Any) -> None:
-        self._rows.setdefault(space, {})[names[0]] = row
+        with self._client.limit_pytorch_auto_parallel_threads():
+            self.rows.setdefault(space, {})[names[0]] = row
+
+    def _read(self, names: list[str], space: str, fields: list[str]) -> Any:
+        with self._client.limit_pytorch_auto_parallel_threads():
+            return self.rows[space][names[0]]
 
     def _clear(self, names: list[str], space: str) -> None:
         for name in names:
-            del self._rows[space][name]
+            del self.rows[space][name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +39,10 @@ def of_spread_stores() -> Iterator[WorkedExample]:
     for has_journal, restarts in ((False, 0), (True, -1)):
         name = f"actors of a store with a journal: {has_journal}"
         yield example(name, {"own": restarts, "own-blocks": 0}, _restarts, has_journal)
+    for kind in ("ray", "transfer_queue"):
+        orders = [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [3.0, 1.0], [2.0]]
+        right = {"read": orders, "claimed": [list("abc")] * 2, "held": [2, 0], "limits of threads": 0}
+        yield example(f"rows in a store of {kind} whose control crashes twice", right, _lived, kind)
     yield example("names of blocks and leases of two processes", 12, _names_of_two_processes)
 
 
@@ -79,6 +84,41 @@ def _restarts(has_journal: bool) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder, imported_with(cluster.modules(), MODULES) as (ray, _):
         ray.ray_client(_config("ray", journal=f"{folder}/journal" if has_journal else None), bootstrap=True)
         return {name: actor.options["max_restarts"] for (_, name), actor in cluster.actors.items()}
+
+
+def _lived(kind: str) -> Any:
+    """Return what is read in any order, claimed around crashes, and held before and after rows are cleared."""
+    cluster = Cluster()
+    with tempfile.TemporaryDirectory() as folder, imported_with(cluster.modules(), MODULES) as (ray, _):
+        config = _config(kind, journal=f"{folder}/journal").model_copy(update={"lease_s": 0.02})
+
+        def num_held() -> int:
+            if kind == "ray":
+                return len(cluster.actors[ray.NAMESPACE, "own-blocks"].made._columns)
+            return sum(name != "probe" for name in cluster.rows["refrl-own"])
+
+        with factory.opened_data_plane(config) as client:
+            client.register_partition("p", ["x", "y"], 3, ["t"])
+            values = {"x": torch.tensor([1.0, 2.0, 3.0]), "y": torch.zeros(3, 2)}
+            client.put_samples(list("abc"), "p", values)
+            held, claimed = [num_held()], []
+            read: list[Any] = [
+                client.get_samples(list(names), "p", ["x"])["x"] for names in ("abc", "cba", "ca", "b")
+            ]
+            for _ in range(2):
+                claimed.append(client.claim_meta("p", "t", ["x"], 3, timeout_s=0.0).sample_ids)
+                for _ in range(2):
+                    cluster.crash("own", ray.NAMESPACE)
+                time.sleep(0.03)
+            client.clear_samples(list("ab"), "p")
+            client.clear_samples(["c"], "p")
+            held.append(num_held())
+    return {
+        "read": [one.tolist() for one in read],
+        "claimed": claimed,
+        "held": held,
+        "limits of threads": cluster.num_limits,
+    }
 
 
 def _names_of_two_processes() -> int:
