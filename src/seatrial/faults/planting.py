@@ -224,8 +224,11 @@ def _answer(
 
 
 def _plant_anywhere(change: Change) -> None:
-    """Plant a fault in a process that has imported refrl."""
-    file = importlib.import_module(change.module).__file__
+    """Plant a fault in a process that has imported refrl, though perhaps not a module whose packages are missing."""
+    if change.module not in sys.modules:
+        plant(change)
+        return
+    file = sys.modules[change.module].__file__
     assert file is not None
     source = Path(file).read_text(encoding="utf-8")
     if change_functions(change.module, source, changed_source(source, change)):

@@ -27,6 +27,7 @@ from refrl.policy import scoring
 from refrl.policy.dtensor import context_parallel
 from refrl.policy.module_policy import ModulePolicy
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.kernels import of_token_steps
 from seatrial.targets.reference.worked.made import PAD, batch, example, for_all, made_tensor, refused
 
 
@@ -34,6 +35,7 @@ def of_layers() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from for_all({"tokens that attend to slots": (_attends, 12), "prompts that attend": (_reads, 12)})
     yield from for_all({"norms of rows": (_norms, 16)})
+    yield from of_token_steps()
     yield from _of_norms()
     yield from _of_probes()
     yield from _of_passes()

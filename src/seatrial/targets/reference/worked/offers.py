@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 from refrl.config import describe, load_config
@@ -22,6 +22,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_recipes()
     yield from _of_files()
     yield from _of_options()
+    yield from _of_draws()
 
 
 def _of_recipes() -> Iterator[WorkedExample]:
@@ -231,3 +232,27 @@ def _names(schema: Any, path: str = "") -> Iterator[str]:
             yield from _names(inner, f"{path}{name}.")
         else:
             yield f"{path}{name}"
+
+
+def _of_draws() -> Iterator[WorkedExample]:
+    for family in get_args(tiny.Family):
+        yield example(f"matrices of a {family} and its draft head that begin alike", [], _alike, family)
+
+
+def _alike(family: tiny.Family) -> list[str]:
+    """Return which matrices of models of three seeds, and of their draft heads, begin with the numbers of another."""
+    begun: dict[tuple[float, ...], str] = {}
+    wrong: list[str] = []
+    for seed in range(3):
+        spec = tiny.TinyModelSpec(
+            family=family, hidden_size=8, num_heads=2, intermediate_size=8, experts_per_token=1, seed=seed
+        )
+        for part, drawn in (("model", tiny.weights(spec)), ("draft head", tiny.draft_weights(spec))):
+            for name, tensor in drawn:
+                if tensor.ndim == 1:
+                    continue
+                numbers = tensor.ravel()[:8] / tensor.ravel()[0]  # regardless of their spread
+                key, place = tuple(numbers.round(3).tolist()), f"{name} of {part} {seed}"
+                other = begun.setdefault(key, place)
+                wrong += [f"{place} as {other}"] * (other != place)
+    return wrong

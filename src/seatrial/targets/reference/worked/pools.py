@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from refrl.errors import ConfigError, GenerationError
 from refrl.generation.base import Completion, SamplingParams
 from refrl.generation.pool import GenerationPool, Router
 from refrl.generation.pooled import PooledSampler, Replica
@@ -30,6 +31,7 @@ PROMPTS = ((1,), (1,), (2,), (3,), (3,), (4,))
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_samplers()
+    yield from _of_errors()
     yield from _of_gates()
     yield from _of_syncs()
 
@@ -171,6 +173,48 @@ def _lost_in_a_sync() -> Any:
         return sampler.losses, [row[2] for row in _drawn(sampler)]
 
     return _with(engines, call)
+
+
+class _Failing(_Engine):
+    """An engine that raises an error when it samples, or when it takes weights."""
+
+    def __init__(self, error: BaseException, when: str) -> None:
+        super().__init__(0)
+        self._error, self._when = error, when
+
+    def generate(self, *words: Any) -> list[Completion]:
+        if self._when == "samples":
+            raise self._error
+        return super().generate(*words)
+
+    def sync(self) -> Mapping[str, float]:
+        if self._when == "syncs":
+            raise self._error
+        return super().sync()
+
+
+def _of_errors() -> Iterator[WorkedExample]:
+    """Yield what comes of errors that are no end of an engine: they reach the caller, and no replica is lost."""
+    for error in (
+        *(KeyError("x"), ValueError("x"), RuntimeError("x"), TypeError("x"), ConfigError("x"), OSError("x")),
+        *(GenerationError("x"), MemoryError("x"), TimeoutError("x"), ZeroDivisionError("x")),
+    ):
+        for when in ("samples", "syncs"):
+            right: Any = (type(error).__name__, {})
+            yield example(f"an engine that raises {right[0]} as it {when}", right, _raised, error, when)
+
+
+def _raised(error: Exception, when: str) -> Any:
+    """Return the type of what a sampler of two engines raises whose first raises an error, and who is lost."""
+
+    def call(sampler: PooledSampler) -> Any:
+        try:
+            _drawn(sampler) if when == "samples" else sampler.update_weights()
+        except Exception as found:  # noqa: BLE001  the result
+            return type(found).__name__, sampler.losses
+        return "nothing", sampler.losses
+
+    return _with([_Failing(error, when), _Engine(1)], call)
 
 
 def _of_gates() -> Iterator[WorkedExample]:

@@ -24,6 +24,7 @@ from refrl.policy.scoring import check_text
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
 from seatrial.targets.reference.limits.models import model_of
+from seatrial.targets.reference.worked.layouts import of_layouts
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
 
@@ -36,6 +37,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_numbers()
     yield from _of_adapters()
     yield from _of_forms()
+    yield from of_layouts()
 
 
 def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:
