@@ -92,7 +92,7 @@ TIED = (TIED_MERGE, TIED_DISABLED, TIED_SECOND, TIED_SECOND_TRAINS)
 TIED_SECOND_SAVED = KnownFailure(
     "a second adapter has no copy of the tied head, which its file and a mixed batch need",
     finding="PEFT: a second tied module that is saved",
-    releases=since("peft", "0.21"),
+    releases=since("transformers", "5.23"),
 ).of(
     "R29.saved/the second adapter of two",
     "R29.several/mixed batch",
