@@ -82,7 +82,7 @@ def test_every_known_bug_is_met_somewhere(bug: dict) -> None:  # type: ignore[ty
 
 
 def test_a_law_that_no_one_explains_is_named() -> None:
-    """Broken, or holding against a declaration, unless by the draw; and a release that mends a bug is not excused by it."""
+    """Broken, or holding against a declaration (but for drawn calls); what a release mends excuses nothing in it."""
     bug = KNOWN[0]
     entry = next(one for one in reversed(RELEASES) if one["target"] == bug["target"])
     adapter, law = bug["adapters"][0], bug["laws"][0]
