@@ -241,9 +241,9 @@ NOWHERE_ELSE = KnownFailure(
     *_ELSEWHERE[:2],
     "R29.elsewhere/gradients",
     "R29.elsewhere/merged next to the other",
-    "R29.elsewhere/saved",
 )
 TOKENS_ELSEWHERE = NOWHERE_ELSE.of("R29.elsewhere/saved")
+FROD_ELSEWHERE = NOWHERE_ELSE.of("R29.elsewhere/deleted and added again")
 FROD_TRANSPOSED = KnownFailure(
     "a second adapter does not transpose weights of Conv1D that the first one is around",
     finding="PEFT: a second FRoD adapter of transposed layers",

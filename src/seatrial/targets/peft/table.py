@@ -252,7 +252,7 @@ OTHERS: dict[str, type[Any]] = {
     "frod": _on(
         "FrodConfig",
         dropout="frod_dropout",
-        also=[known_failures.FROD_BFLOAT16, known_failures.NOWHERE_ELSE],
+        also=[known_failures.FROD_BFLOAT16, known_failures.FROD_ELSEWHERE],
         progressbar=False,
     ),
     "glora": _on("GloraConfig", mixes=True, r=4),
