@@ -63,7 +63,10 @@ def test_every_adapter_of_ordinary_runs_has_a_record(entry: dict) -> None:  # ty
 
 @pytest.mark.parametrize("entry", CURRENT.values(), ids=list(CURRENT))
 def test_current_releases_break_what_their_adapters_declare_and_nothing_else(entry: dict) -> None:  # type: ignore[type-arg]
-    assert not any(row.get("broken") or row.get("mended") for row in RECORDED[name_of(entry)].values())
+    """But for those that only some of the drawn sequences of calls meet."""
+    found = RECORDED[name_of(entry)]
+    assert not any(row.get("broken") for row in found.values())
+    assert unknown(entry, found) == []
 
 
 @pytest.mark.parametrize("bug", KNOWN, ids=[bug["what"] for bug in KNOWN])
@@ -79,13 +82,19 @@ def test_every_known_bug_is_met_somewhere(bug: dict) -> None:  # type: ignore[ty
 
 
 def test_a_law_that_no_one_explains_is_named() -> None:
-    """Broken, or holding against a declaration; and a release that mends a bug is not excused by it."""
+    """Broken, or holding against a declaration (but for drawn calls); what a release mends excuses nothing in it."""
     bug = KNOWN[0]
     entry = next(one for one in reversed(RELEASES) if one["target"] == bug["target"])
     adapter, law = bug["adapters"][0], bug["laws"][0]
     found = {
         adapter: {"held": 3, "declared": [], "broken": [law], "mended": [], "blocked": []},
-        "other": {"held": 3, "declared": [], "broken": [], "mended": ["R9.x/y"], "blocked": []},
+        "other": {
+            "held": 3,
+            "declared": [],
+            "broken": [],
+            "mended": ["R9.x/y", "R29.histories/outputs"],
+            "blocked": [],
+        },
     }
     assert unknown(entry, found) == [f"{adapter}: {law}", "other: R9.x/y"]
 

@@ -12,7 +12,7 @@ from seatrial.targets.peft.lora import ATTENTION, lora
 LAYERS: dict[str, type[Any]] = {
     "lora-scaled-embedding": lora(trait="scaled embedding", target_modules=["embed_tokens", "q_proj"]),
     "lora-scaled-tokens": lora(
-        known=[known_failures.NOWHERE_ELSE, known_merges.TOKENS_TRAIN],
+        known=[known_failures.TOKENS_ELSEWHERE, known_merges.TOKENS_TRAIN],
         trait="scaled embedding",
         trainable_token_indices={"embed_tokens": [5, 9, 20]},
         spec={"refuses": ("two at once",)},

@@ -27,13 +27,14 @@ def _on(
     return adapter_of(config, known=known, **{"target_modules": LINEAR, **options})
 
 
-PROMPTS = (
+_VIRTUAL = (
     known_failures.MIXED,
     known_failures.GENERATED,
-    known_failures.PADDED,
     known_failures.PROMPTS_TRAIN,
     known_failures.TRAINS_FOR_INFERENCE,
 )
+PROMPTS = (*_VIRTUAL, known_failures.PADDED)
+PREFIXES = (*_VIRTUAL, known_failures.PADDED_PREFIX)
 
 LORA: dict[str, type[Any]] = {
     "lora": lora(combining=True),
@@ -78,7 +79,7 @@ LORA: dict[str, type[Any]] = {
     "lora-many-names": lora(target_modules=MANY),
     "lora-excluded": lora(target_modules="all-linear", exclude_modules=["k_proj", "gate_proj"]),
     "lora-tokens": lora(
-        known=[known_failures.NOWHERE_ELSE, known_merges.TOKENS_TRAIN],
+        known=[known_failures.TOKENS_ELSEWHERE, known_merges.TOKENS_TRAIN],
         trainable_token_indices={"embed_tokens": [5, 9, 20]},
         spec={"refuses": ("two at once",)},
     ),
@@ -251,7 +252,7 @@ OTHERS: dict[str, type[Any]] = {
     "frod": _on(
         "FrodConfig",
         dropout="frod_dropout",
-        also=[known_failures.FROD_BFLOAT16, known_failures.NOWHERE_ELSE],
+        also=[known_failures.FROD_BFLOAT16, known_failures.FROD_ELSEWHERE],
         progressbar=False,
     ),
     "glora": _on("GloraConfig", mixes=True, r=4),
@@ -286,13 +287,13 @@ OTHERS: dict[str, type[Any]] = {
     ),
     "prefix": adapter_of(
         "PrefixTuningConfig",
-        known=PROMPTS,
+        known=PREFIXES,
         num_virtual_tokens=4,
         spec={"refuses": ("checkpointing",), "starts_as_base": False, "merges": False},
     ),
     "prefix-projected": adapter_of(
         "PrefixTuningConfig",
-        known=PROMPTS,
+        known=PREFIXES,
         num_virtual_tokens=4,
         encoder_hidden_size=16,
         prefix_projection=True,
