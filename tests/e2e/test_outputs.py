@@ -43,10 +43,10 @@ OBSERVED = {"training_info": ("data", "policy", "streams")}
 """Fields of which a guard inside the run compares the values, and a check the forms alone."""
 
 
-@pytest.fixture(scope="module", params=["grpo-smoke"])
-def root(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """Run a trial; return its folder."""
-    return run_trial(tmp_path_factory.mktemp("run"), request.param)
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the trial of level 0; return its folder."""
+    return run_trial(tmp_path_factory.mktemp("run"), "grpo-smoke")
 
 
 def run_trial(folder: Path, name: str) -> Path:

@@ -325,14 +325,7 @@ def _of_tasks() -> Iterator[WorkedExample]:
         task = make_task(name, arguments)
         return [task.num_examples, *(task.example(number) for number in numbers)]
 
-    words = [
-        7,
-        ("reverse =", ""),
-        ("reverse a=", "a"),
-        ("reverse b=", "b"),
-        ("reverse ba=", "ab"),
-        ("reverse bb=", "bb"),
-    ]
+    words = [7, *((f"reverse {word}=", word[::-1]) for word in ("", "a", "b", "ba", "bb"))]
     yield example(
         "words in order",
         words,
