@@ -43,7 +43,7 @@ def _becomes(found: Version) -> Version:
 
 
 def _of(package: str, holds: Callable[[Version], bool]) -> Releases:
-    """Return a test of a package's version; False where it has none that can be compared, as in a source tree."""
+    """Return a test of a package's version; False where it has none that can be compared."""
 
     def test(adapter: Any) -> bool:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from seatrial.relations.oracles.adapters import adapted_weights, scaling
 from seatrial.targets.peft.adapted import PeftAdapted
 from seatrial.targets.peft.bases import VOCAB
 from seatrial.targets.peft.nets import NETS
+from seatrial.targets.peft.updates import by_pattern
 
 OTHERS = (
     "use_dora",
@@ -70,7 +70,7 @@ def _update(tensors: dict[str, Tensor], path: str, said: Mapping[str, Any]) -> l
     if not set(names) <= set(tensors):
         return []
     factors = {"A": tensors.pop(names[0]), "B": tensors.pop(names[1])}
-    alpha = _by_pattern(said["alpha_pattern"], path, said["lora_alpha"])
+    alpha = by_pattern(said["alpha_pattern"], path, said["lora_alpha"])
     scale = scaling(rank=len(factors["A"]), alpha=alpha, rank_stabilised=bool(said.get("use_rslora", False)))
     bias = tensors.pop(f"{path}.lora_B.bias", None)
     update = WeightUpdate(
@@ -82,11 +82,6 @@ def _update(tensors: dict[str, Tensor], path: str, said: Mapping[str, Any]) -> l
         bias={} if bias is None else {f"{path}.bias": bias * scale},
     )
     return [update]
-
-
-def _by_pattern(pattern: Mapping[str, float], path: str, default: float) -> float:
-    found = [value for key, value in pattern.items() if re.fullmatch(rf"(.*\.)?({key})", path)]
-    return float(found[0] if found else default)
 
 
 def with_its_base(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, num_tokens: int) -> Tensor:

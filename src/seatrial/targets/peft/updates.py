@@ -62,7 +62,12 @@ def _is_on(layer: Any, name: str) -> bool:
 
 def _option(config: Any, pattern: str, path: str, default: float) -> float:
     """Return a number by the pattern of the options that fits a module's path; the default where none does."""
-    for key, value in (getattr(config, pattern, None) or {}).items():
+    return by_pattern(getattr(config, pattern, None) or {}, path, default)
+
+
+def by_pattern(numbers: Mapping[str, float], path: str, default: float) -> float:
+    """Return the number of the first pattern that fits a module's path; the default where none does."""
+    for key, value in numbers.items():
         if re.fullmatch(rf"(.*\.)?({key})", path):
             return float(value)
     return default

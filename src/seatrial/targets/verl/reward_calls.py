@@ -75,8 +75,10 @@ class VerlRewardCalls:
 
     def _passes_turns(self) -> bool:
         """Return whether the release's manager gives a function turns and earlier scores."""
+        if len(self.passed) != 2:
+            return False
         module = inspect.getsource(inspect.getmodule(self.manager_class) or type(self))
-        return len(self.passed) == 2 and all(name in module for name in self.passed)
+        return all(name in module for name in self.passed)
 
     def _passed(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
         turns, earlier = self.passed
