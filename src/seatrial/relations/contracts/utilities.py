@@ -200,6 +200,7 @@ UTILITIES: Mapping[str, str] = {
     "rewards of calls": "(as `reward calls`) -> rewards at the last tokens of rows",
     "returned with rewards": "(as `reward calls`) -> what the function returns by name",
     "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is given",
+    "reward calls of episodes": "(rows) -> ids of each answer, and the facts that the function is given with it",
     "prompts of files": "(records of files, options) -> rows; see `laws.utilities.data_sets`",
     "pairs of files": "(records of files, options) -> ids and mask of chosen and rejected of each row",
     "dispatched to workers": "(batch, part of each worker, which answer, options) -> ids of each, ids that come back",
