@@ -177,6 +177,21 @@ def episode(
     )
 
 
+def conversations(
+    answers: Sequence[str], replies: Sequence[str], tool_text: str
+) -> list[list[dict[str, str]]]:
+    """Return the turns before each reply."""
+    turns, found, given = [{"role": "user", "content": "What is the weather?"}], [], iter(replies)
+    for answer in answers:
+        turns.append({"role": "assistant", "content": answer})
+        calls = re.findall(r'"city"', answer)
+        turns += [{"role": "tool", "content": tool_text} for _ in calls]
+        if not calls:
+            found.append(list(turns))
+            turns.append({"role": "user", "content": next(given)})
+    return found
+
+
 FUNCTIONS = (
     *FILE_FUNCTIONS,
     *STATISTIC_FUNCTIONS,
@@ -204,6 +219,7 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "call formats": lambda: list(WRITTEN),
     "tool calls": read_calls,
     "agent episode": episode,
+    "messages of an interaction": conversations,
     "experts of episodes": episode,
 }
 

@@ -279,6 +279,12 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     ),
     "experts of an episode": wrapped("experts of episodes", lambda one: one._replace(experts=None)),
     "what tools are made with": wrapped("agent episode", lambda one: one._replace(created=[{}])),
+    "messages of an interaction": wrapped(
+        "messages of an interaction", lambda found: [[*one[:3], *one[2:]] for one in found]
+    ),
+    "messages of an interaction, several calls in a turn": wrapped(
+        "messages of an interaction", lambda found: [one[:-1] for one in found]
+    ),
     "limits of turns": ("agent episode", lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {})),
     "texts of tools that are cut": (
         "agent episode",

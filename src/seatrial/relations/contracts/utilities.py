@@ -28,8 +28,8 @@ class Episode(NamedTuple):
     """1 for tokens that train."""
     logprobs: Sequence[float]
     num_turns: int
-    rewards: Sequence[float]
-    """Of the tools, in the order of their calls."""
+    rewards: Sequence[float] | None
+    """Of the tools, in the order of their calls; None where a release keeps none."""
     text: str
     """Of all tokens after the prompt."""
     requests: Sequence[Sequence[int]]
@@ -188,6 +188,7 @@ UTILITIES: Mapping[str, str] = {
     " -> text, text under the mask, mask and log-probabilities before each answer",
     "agent episode": "(answers of the model, text of the tool, options of sampling, options of the loop) -> `Episode`",
     "experts of episodes": "(as `agent episode`) -> `Episode` whose `experts` are those that each answer came with",
+    "messages of an interaction": "(answers of the model, replies, text of the tool) -> conversation before each reply",
     "latest checkpoint": "(steps on disk, step in the note of the last or None) -> step that is found, or None",
     "merged model": "(kind, numbers of copies and shards) -> what the model has, and what the merged files have",
     "kept checkpoints": "(number saved in succession, limit or None) -> steps that are left",
