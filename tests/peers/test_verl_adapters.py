@@ -230,6 +230,7 @@ FAULTS = [
         "means and sums, ranks of unequal numbers of tokens",
     ),
     (NEW, "functional", "fused-linear", "R12.fused", COLD, "value and gradient"),
+    (NEW, "functional", "fused-linear-of-part", "R12.fused", COLD, "value and gradient"),
     (NEW, "functional", "logits-in-chunks", "R12.fused", CHUNKS, "value and gradient"),
     (
         NEW,

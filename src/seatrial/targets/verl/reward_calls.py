@@ -21,7 +21,11 @@ from seatrial.targets.verl.reward_loop import loop_manager
 from seatrial.targets.verl.rewards import objects
 
 LEGACY = "verl.workers.reward_manager"
-CLASSES: Mapping[str, str] = {"naive": "NaiveRewardManager", "prime": "PrimeRewardManager", "dapo": "DAPORewardManager"}
+CLASSES: Mapping[str, str] = {
+    "naive": "NaiveRewardManager",
+    "prime": "PrimeRewardManager",
+    "dapo": "DAPORewardManager",
+}
 """Managers of releases without a registry, by the names that later ones register."""
 EXPERIMENT = "an experiment"
 

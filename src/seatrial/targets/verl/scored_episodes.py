@@ -39,8 +39,12 @@ class VerlScoredEpisodes:
         self._loops = sys.modules[LOOPS]
         self.worker = undecorated(find_name("verl", [f"{LOOPS}:AgentLoopWorker"]))
         self._output = find_name("verl", [f"{LOOPS}:AgentLoopOutput"])
-        if "compute_score.remote" not in getsource(self._loops) or "extra_fields" not in getsource(self._loops):
-            raise Gone(f"agent loops of verl {release('verl')} pass nothing of an episode to a reward function")
+        if "compute_score.remote" not in getsource(self._loops) or "extra_fields" not in getsource(
+            self._loops
+        ):
+            raise Gone(
+                f"agent loops of verl {release('verl')} pass nothing of an episode to a reward function"
+            )
         self.manager = _manager()
         self.utilities: Mapping[str, Callable[..., Any]] = {"reward calls of episodes": self._calls}
 

@@ -84,6 +84,8 @@ class VerlTurns(KnowsFailures):
         Raises:
             Gone: loops of this release are made in another form.
         """
+        if find_spec("verl.experimental") is None:
+            raise Gone(f"verl {release('verl')} has no agent loops")
         for module in ("verl.tools.schemas", "verl.experimental.agent_loop.agent_loop", LOOP):
             import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
         if "raw_prompt" not in getsource(sys.modules[LOOP]):
