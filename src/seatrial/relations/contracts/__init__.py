@@ -180,7 +180,10 @@ class TrainStep(Protocol):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Scores given tokens with the adapter's own tiny model."""
+    """Scores given tokens with the adapter's own tiny model.
+
+    An adapter that also has `scored_model() -> Module`, called with `input_ids` [1, S], is compared with it.
+    """
 
     vocab_size: int
 
