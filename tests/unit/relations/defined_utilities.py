@@ -25,6 +25,7 @@ from seatrial.relations.laws.utilities.stops import STOP_FUNCTIONS
 from seatrial.relations.laws.utilities.texts import TEXT_FUNCTIONS
 from seatrial.relations.laws.utilities.training_parts import TRAINING_PART_FUNCTIONS
 from seatrial.relations.laws.utilities.visible import VISIBLE_FUNCTIONS
+from seatrial.relations.laws.utilities.work import operations_of_a_layer
 
 
 def balanced(lengths: Sequence[int], num_parts: int, equal: bool) -> list[list[int]]:
@@ -220,6 +221,9 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "tool calls": read_calls,
     "agent episode": episode,
     "messages of an interaction": conversations,
+    "estimated work": lambda kind, sizes, lengths: (
+        sizes["num_hidden_layers"] * operations_of_a_layer(sizes, lengths)
+    ),
     "experts of episodes": episode,
 }
 

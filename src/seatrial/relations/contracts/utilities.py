@@ -150,6 +150,7 @@ UTILITIES: Mapping[str, str] = {
     "parts of groups": "(lengths, labels of groups in succession, number of parts) -> places of each part",
     "inverse order": "(places) -> where each row is",
     "imbalance": "(lengths, parts) -> extremes before and after, and the mean",
+    "estimated work": "(type of a model, its sizes, lengths of rows) -> operations of forward and backward",
     "first fit": "(lengths, limit) -> number of micro-batches",
     "step metrics": "(tensors of a step, whether with a critic) -> metrics by verl's names",
     "timings": "(tensors of a step, seconds of stages) -> seconds, and milliseconds a token",

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
@@ -43,14 +43,15 @@ class VerlSandbox(KnowsFailures, VerlScore):
     others = ("apps", "codeforces", "taco")
     cases = CASES
 
+    options: ClassVar[Mapping[str, Any]] = {
+        "sandbox_fusion_url": "http://sandbox.invalid/run_code",
+        "concurrent_semaphore": threading.Semaphore(2),
+    }
+
     def __init__(self) -> None:
         """Find the function, and what sends requests."""
         super().__init__()
         find_name("verl", [f"{SANDBOX}.utils:call_sandbox_api"])
-        self.options: dict[str, Any] = {
-            "sandbox_fusion_url": "http://sandbox.invalid/run_code",
-            "concurrent_semaphore": threading.Semaphore(2),
-        }
 
     def reward(self, problems: Any, completions: Any) -> list[float]:
         with mock.patch(f"{SANDBOX}.utils.requests.post", run):
