@@ -180,10 +180,7 @@ class TrainStep(Protocol):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Scores given tokens with the adapter's own tiny model.
-
-    An adapter that also has `scored_model() -> Module`, called with `input_ids` [1, S], is compared with it.
-    """
+    """Scores given tokens with the adapter's own tiny model, which it may give as `scored_model()`."""
 
     vocab_size: int
 

@@ -264,7 +264,7 @@ class VerlResumedAnswers(KnowsFailures):
         ).of("R31.rollouts/options of an answer in parts"),
         KnownFailure(
             "a request that has no limit has none when it is resumed: the server allows a whole answer again",
-            finding="verl: the length of a resumed answer",
+            finding="verl: small functions of older releases",
             releases=before("verl", "0.9.0"),
         ).of("R31.rollouts/an answer in parts, no limit among its options"),
     )
