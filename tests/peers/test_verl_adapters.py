@@ -82,6 +82,15 @@ def of_ranks(values, mask):
     return mean / count
 torch_functional.distributed_masked_mean = of_ranks
 """
+A_TOKEN_UNSEEN = """
+from verl.workers.engine.fsdp import transformer_impl
+build = transformer_impl.build_attention_mask_from_nested
+def without_second(*given, **options):
+    found = build(*given, **options)
+    found[:, 1] = 0
+    return found
+transformer_impl.build_attention_mask_from_nested = without_second
+"""
 COLD = """
 from verl.utils.experimental import torch_functional
 backward = torch_functional._fused_linear_for_ppo_bwd
@@ -229,7 +238,9 @@ FAULTS = [
         MEAN_OF_RANKS,
         "means and sums, ranks of unequal numbers of tokens",
     ),
+    (NEW, "engines", "engine-padded", "R5.policy", A_TOKEN_UNSEEN, "the model's own log-probabilities"),
     (NEW, "functional", "fused-linear", "R12.fused", COLD, "value and gradient"),
+    (NEW, "functional", "fused-linear-of-part", "R12.fused", COLD, "value and gradient"),
     (NEW, "functional", "logits-in-chunks", "R12.fused", CHUNKS, "value and gradient"),
     (
         NEW,

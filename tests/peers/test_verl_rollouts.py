@@ -99,6 +99,20 @@ def at_the_end(self, rows, *arguments, **options):
     return batch
 worker._postprocess = at_the_end
 """
+WITHOUT_FACTS = """
+from seatrial.targets.verl.scored_episodes import ADAPTERS as adapters
+manager = adapters["scored-episodes"]().manager
+score = manager.run_single
+async def without(self, data):
+    data.non_tensor_batch.pop("tool_extra_fields")
+    return await score(self, data)
+manager.run_single = without
+"""
+INPUT_AS_TEXT = """
+from verl.utils.reward_score.sandbox_fusion import utils
+process = utils._process_single_case
+utils._process_single_case = lambda number, read, *others, **more: process(number, str(read), *others, **more)
+"""
 TENSORS_ALONE = """
 from verl import DataProto
 def reorder(self, order):
@@ -177,6 +191,14 @@ FAULTS = [
     ("trainer_loop", "trainer-loop", "R31.flow", OTHER_SOURCES, "metrics of the loop"),
     ("trainer_loop", "trainer-loop", "R31.flow", OTHER_SCORES, "rows that are written"),
     ("scores", "score-calls", "R17.reward", CALLS_TWICE, "reward of each answer"),
+    (
+        "scored_episodes",
+        "scored-episodes",
+        "R31.reward_calls",
+        WITHOUT_FACTS,
+        "what a reward function is given of an episode",
+    ),
+    ("sandbox", "score-sandbox", "R17.reward", INPUT_AS_TEXT, "reward of each answer"),
     ("padded", "padded-episodes", "R31.padded", LAST_COLUMN, "a batch of episodes"),
     ("continued", "continued-tokens", "R31.continuous", NO_BREAK, "turns one by one, qwen"),
     ("continued", "continued-tokens", "R31.continuous", STOP_TWICE, "turns one by one, glm"),

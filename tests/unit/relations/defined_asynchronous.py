@@ -10,7 +10,15 @@ from seatrial.relations.contracts.rollouts import Asked, Part, Resumed, Rolled
 from seatrial.relations.laws.utilities.asynchronous import ASYNCHRONOUS_FUNCTIONS
 from seatrial.relations.laws.utilities.older_options import MovedOption
 from seatrial.relations.laws.utilities.replay import Drawn, Group
-from seatrial.relations.laws.utilities.rollouts import PENALTY, ROLLOUT_FUNCTIONS, TRAINING, VALIDATION, P, T
+from seatrial.relations.laws.utilities.rollouts import (
+    BUDGET,
+    PENALTY,
+    ROLLOUT_FUNCTIONS,
+    TRAINING,
+    VALIDATION,
+    P,
+    T,
+)
 from seatrial.relations.laws.utilities.servers import SERVER_FUNCTIONS
 
 
@@ -54,8 +62,11 @@ def greedy_rollouts(rows: Sequence[Asked], greedy: Sequence[bool]) -> list[dict[
     return [{"temperature": 0, "top_p": 1.0} if one else dict(TRAINING) for one in greedy]
 
 
-def answer_in_parts(prompt: Sequence[int], parts: Sequence[Part], limit: int, resumes: bool) -> Resumed:
+def answer_in_parts(
+    prompt: Sequence[int], parts: Sequence[Part], limit: int | None, resumes: bool
+) -> Resumed:
     """Return an answer that is asked for again until it is complete."""
+    limit = BUDGET if limit is None else limit
     ids: list[int] = []
     logprobs: list[float] = []
     requests, limits, taken = [], [], []
@@ -219,6 +230,10 @@ ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "an answer in parts": (
         "answer in parts",
         lambda prompt, parts, limit, resumes: answer_in_parts(prompt, parts[:1], limit, resumes),
+    ),
+    "an answer in parts, no limit among its options": (
+        "answer in parts",
+        lambda *given: (found := answer_in_parts(*given))._replace(limits=[None] * len(found.limits)),
     ),
     "options of an answer in parts": _changed("answer in parts", options={"max_tokens": 15}),
     "an answer that is not resumed": (

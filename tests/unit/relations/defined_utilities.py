@@ -25,6 +25,7 @@ from seatrial.relations.laws.utilities.stops import STOP_FUNCTIONS
 from seatrial.relations.laws.utilities.texts import TEXT_FUNCTIONS
 from seatrial.relations.laws.utilities.training_parts import TRAINING_PART_FUNCTIONS
 from seatrial.relations.laws.utilities.visible import VISIBLE_FUNCTIONS
+from seatrial.relations.laws.utilities.work import operations_of_a_layer
 
 
 def balanced(lengths: Sequence[int], num_parts: int, equal: bool) -> list[list[int]]:
@@ -177,6 +178,21 @@ def episode(
     )
 
 
+def conversations(
+    answers: Sequence[str], replies: Sequence[str], tool_text: str
+) -> list[list[dict[str, str]]]:
+    """Return the turns before each reply."""
+    turns, found, given = [{"role": "user", "content": "What is the weather?"}], [], iter(replies)
+    for answer in answers:
+        turns.append({"role": "assistant", "content": answer})
+        calls = re.findall(r'"city"', answer)
+        turns += [{"role": "tool", "content": tool_text} for _ in calls]
+        if not calls:
+            found.append(list(turns))
+            turns.append({"role": "user", "content": next(given)})
+    return found
+
+
 FUNCTIONS = (
     *FILE_FUNCTIONS,
     *STATISTIC_FUNCTIONS,
@@ -204,6 +220,10 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "call formats": lambda: list(WRITTEN),
     "tool calls": read_calls,
     "agent episode": episode,
+    "messages of an interaction": conversations,
+    "estimated work": lambda kind, sizes, lengths: (
+        sizes["num_hidden_layers"] * operations_of_a_layer(sizes, lengths)
+    ),
     "experts of episodes": episode,
 }
 

@@ -27,6 +27,7 @@ RELATIONS = (
     "R31.calls",
     "R31.files",
     "R31.turns",
+    "R31.work",
     "R31.repeated",
     *ROLLOUT_RELATIONS,
     *ASYNCHRONOUS_RELATIONS,
@@ -279,6 +280,13 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     ),
     "experts of an episode": wrapped("experts of episodes", lambda one: one._replace(experts=None)),
     "what tools are made with": wrapped("agent episode", lambda one: one._replace(created=[{}])),
+    "operations of a layer": wrapped("estimated work", lambda work: 1.01 * work),
+    "messages of an interaction": wrapped(
+        "messages of an interaction", lambda found: [[*one[:3], *one[2:]] for one in found]
+    ),
+    "messages of an interaction, several calls in a turn": wrapped(
+        "messages of an interaction", lambda found: [one[:-1] for one in found]
+    ),
     "limits of turns": ("agent episode", lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {})),
     "texts of tools that are cut": (
         "agent episode",

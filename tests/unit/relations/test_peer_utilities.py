@@ -111,6 +111,9 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "turns and earlier scores": changed(
         "turns of reward calls", lambda rows: [{**one, "turns": None} for one in rows]
     ),
+    "what a reward function is given of an episode": changed(
+        "reward calls of episodes", lambda calls: [{**one, "facts": {}} for one in calls]
+    ),
     "rows of several files": ("prompts of files", lambda files, options: prompts(files[:1], options)),
     "the first rows": (
         "prompts of files",

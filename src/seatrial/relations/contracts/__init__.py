@@ -180,7 +180,7 @@ class TrainStep(Protocol):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Scores given tokens with the adapter's own tiny model."""
+    """Scores given tokens with the adapter's own tiny model, which it may give as `scored_model()`."""
 
     vocab_size: int
 

@@ -28,8 +28,8 @@ class Episode(NamedTuple):
     """1 for tokens that train."""
     logprobs: Sequence[float]
     num_turns: int
-    rewards: Sequence[float]
-    """Of the tools, in the order of their calls."""
+    rewards: Sequence[float] | None
+    """Of the tools, in the order of their calls; None where a release keeps none."""
     text: str
     """Of all tokens after the prompt."""
     requests: Sequence[Sequence[int]]
@@ -150,6 +150,7 @@ UTILITIES: Mapping[str, str] = {
     "parts of groups": "(lengths, labels of groups in succession, number of parts) -> places of each part",
     "inverse order": "(places) -> where each row is",
     "imbalance": "(lengths, parts) -> extremes before and after, and the mean",
+    "estimated work": "(type of a model, its sizes, lengths of rows) -> operations of forward and backward",
     "first fit": "(lengths, limit) -> number of micro-batches",
     "step metrics": "(tensors of a step, whether with a critic) -> metrics by verl's names",
     "timings": "(tensors of a step, seconds of stages) -> seconds, and milliseconds a token",
@@ -188,6 +189,7 @@ UTILITIES: Mapping[str, str] = {
     " -> text, text under the mask, mask and log-probabilities before each answer",
     "agent episode": "(answers of the model, text of the tool, options of sampling, options of the loop) -> `Episode`",
     "experts of episodes": "(as `agent episode`) -> `Episode` whose `experts` are those that each answer came with",
+    "messages of an interaction": "(answers of the model, replies, text of the tool) -> conversation before each reply",
     "latest checkpoint": "(steps on disk, step in the note of the last or None) -> step that is found, or None",
     "merged model": "(kind, numbers of copies and shards) -> what the model has, and what the merged files have",
     "kept checkpoints": "(number saved in succession, limit or None) -> steps that are left",
@@ -200,6 +202,7 @@ UTILITIES: Mapping[str, str] = {
     "rewards of calls": "(as `reward calls`) -> rewards at the last tokens of rows",
     "returned with rewards": "(as `reward calls`) -> what the function returns by name",
     "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is given",
+    "reward calls of episodes": "(rows) -> ids of each answer, and the facts that the function is given with it",
     "prompts of files": "(records of files, options) -> rows; see `laws.utilities.data_sets`",
     "pairs of files": "(records of files, options) -> ids and mask of chosen and rejected of each row",
     "dispatched to workers": "(batch, part of each worker, which answer, options) -> ids of each, ids that come back",

@@ -20,7 +20,7 @@ class Answers:
     prompt: str
     scores: tuple[float, ...]
     texts: tuple[str, ...]
-    """What a majority is of; equal texts have equal scores."""
+    """What a majority is of; equal texts have equal scores. Empty where a reward gives numbers alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

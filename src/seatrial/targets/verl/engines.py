@@ -177,6 +177,10 @@ class VerlEngine(_Engine):
         }
         return self._step(data, partial(self.ppo_loss, config=config), micro_batches, calculate_entropy=True)
 
+    def scored_model(self) -> Any:
+        """Return the model of `score`."""
+        return self.objective_model()
+
     def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
         data = self._data([(row.prompt_ids, row.completion_ids) for row in rows])
         data["loss_mask"] = nested([row.completion_mask for row in rows], torch.long)

@@ -51,6 +51,31 @@ class VerlFusedLinear:
         return found
 
 
+class VerlFusedLinearOfPart(KnowsFailures, VerlFusedLinear):
+    """The same of hidden states that are a part of a wider tensor, so that their rows are not next to each other."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "hidden states that have to be copied to be flattened get no gradient",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.9"),
+        ).of("R12.fused/value and gradient"),
+    )
+
+    def fused_logprobs(
+        self,
+        hidden_BSD: Tensor,
+        head_VD: Tensor,
+        completion_ids_BT: Tensor,
+        prompt_lens_B: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        hidden_BTD = _at_ids(hidden_BSD, completion_ids_BT.shape[1], prompt_lens_B)
+        part_BTD = torch.cat([hidden_BTD, hidden_BTD.detach()[:, :1]], dim=1)[:, :-1]
+        found: tuple[Tensor, Tensor] = self.fused(part_BTD, head_VD, completion_ids_BT, temperature)
+        return found
+
+
 class VerlLogitsInChunks:
     """`logprobs_from_logits` and `entropy_from_logits_with_chunking`, as its actor calls them on rows end to end."""
 
@@ -225,6 +250,7 @@ def in_threads(ranks: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
 
 ADAPTERS: dict[str, type[Any]] = {
     "fused-linear": VerlFusedLinear,
+    "fused-linear-of-part": VerlFusedLinearOfPart,
     "logits": VerlLogits,
     "logits-in-chunks": VerlLogitsInChunks,
     "token-logprobs-by-row": VerlLogprobsByRow,

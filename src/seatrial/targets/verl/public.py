@@ -47,7 +47,6 @@ OUT_OF_SCOPE: Mapping[str, str] = {
     "verl.checkpoint_engine": "transports between GPUs",
     "verl.utils.profiler": "profiling",
     "verl.utils.debug": "profiling",
-    "verl.utils.flops_counter": "operations of models by name",
     "verl.utils.logg*": "printing",
     "verl.utils.tracking": "trackers of other services",
     "verl.utils.rollout_trace": "trackers of other services",

@@ -16,11 +16,17 @@ import torch
 
 from seatrial.relations.laws.utilities.reward_calls import Kind, RewardCall, ScoredRow, returned
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.common.tiny import tiny_tokenizer
+from seatrial.targets.common.tiny import START, tiny_tokenizer
 from seatrial.targets.verl.reward_loop import loop_manager
 from seatrial.targets.verl.rewards import objects
 
 LEGACY = "verl.workers.reward_manager"
+CLASSES: Mapping[str, str] = {
+    "naive": "NaiveRewardManager",
+    "prime": "PrimeRewardManager",
+    "dapo": "DAPORewardManager",
+}
+"""Managers of releases without a registry, by the names that later ones register."""
 EXPERIMENT = "an experiment"
 
 
@@ -39,20 +45,26 @@ class VerlRewardCalls:
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self.tokenizer = tiny_tokenizer(padding_side="right")
         self.manager_class = self.find()
+        self._kept = self.keeps and self._returns_more()
         self.utilities: Mapping[str, Callable[..., Any]] = {
             "reward calls": lambda rows, kind: [call for call, _ in self._scored(rows, kind)[0]],
             "rewards of calls": lambda rows, kind: self._scored(rows, kind)[1],
             **(
                 {"returned with rewards": lambda rows, kind: self._scored(rows, kind)[2]}
-                if self.keeps
+                if self._kept
                 else {}
             ),
             **({"turns of reward calls": self._passed} if self._passes_turns() else {}),
         }
 
     def find(self) -> Any:
-        """Return the registered manager."""
-        get = find_name("verl", [f"{LEGACY}:get_reward_manager_cls"])
+        """Return the manager of the name."""
+        try:
+            get = find_name("verl", [f"{LEGACY}:get_reward_manager_cls"])
+        except Gone:
+            if self.manager not in CLASSES:
+                raise
+            return find_name("verl", [f"{LEGACY}:{CLASSES[self.manager]}"])
         try:
             return get(self.manager)
         except (AssertionError, KeyError, ValueError) as error:
@@ -70,8 +82,14 @@ class VerlRewardCalls:
         manager = self.manager_class(
             tokenizer=self.tokenizer, num_examine=0, compute_score=score, **self.options()
         )
+        if not self._returns_more():
+            return manager(batch), {}
         found = manager(batch, return_dict=True)
         return found["reward_tensor"], found.get("reward_extra_info", {})
+
+    def _returns_more(self) -> bool:
+        """Return whether the manager returns more than rewards."""
+        return "return_dict" in inspect.signature(self.manager_class.__call__).parameters
 
     def _passes_turns(self) -> bool:
         """Return whether the release's manager gives a function turns and earlier scores."""
@@ -96,10 +114,9 @@ class VerlRewardCalls:
             data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **_: Any
         ) -> Any:
             own = {name: value for name, value in extra_info.items() if name in own_names}
-            # An end token is no part of the text.
             call = RewardCall(data_source, str(solution_str), ground_truth, own)
             calls.append((call, {name: value for name, value in extra_info.items() if name not in own_names}))
-            return returned(call, kind if self.keeps else "number")
+            return returned(call, kind if self._kept else "number")
 
         batch, ends = self._batch(rows)
         with contextlib.redirect_stdout(io.StringIO()):
@@ -114,7 +131,7 @@ class VerlRewardCalls:
     def _batch(self, rows: Sequence[ScoredRow]) -> tuple[Any, list[int]]:
         """Return a padded batch, and the place of each answer's last token."""
         prompts = [self._ids(row.prompt) for row in rows]
-        answers = [[*self._ids(row.answer), self.tokenizer.eos_token_id] for row in rows]
+        answers = [self._turns(self._ids(row.answer)) for row in rows]
         P, T, pad = max(map(len, prompts)), max(map(len, answers)) + 1, self.tokenizer.pad_token_id
         masks = [
             [0] * (P - len(prompt)) + [1] * (len(prompt) + len(answer)) + [0] * (T - len(answer))
@@ -135,6 +152,12 @@ class VerlRewardCalls:
             },
         )
         return batch, [len(one) - 1 for one in answers]
+
+    def _turns(self, ids: list[int]) -> list[int]:
+        """Return ids with the special tokens of two turns, which are no part of the text."""
+        end, (begin,) = self.tokenizer.eos_token_id, self._ids(START)
+        middle = len(ids) // 2
+        return [*ids[:middle], end, begin, *ids[middle:], end]
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -192,6 +215,9 @@ class VerlLoopCalls(VerlRewardCalls):
             }
         )
         return found
+
+    def _returns_more(self) -> bool:
+        return True
 
     def made(self, score: Callable[..., Any]) -> Any:
         """Return the manager with a function."""

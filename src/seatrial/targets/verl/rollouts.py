@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 from seatrial.relations.contracts.rollouts import Asked, Part, Resumed, Rolled
-from seatrial.relations.laws.utilities.rollouts import PENALTY, TRAINING, VALIDATION, P, T
+from seatrial.relations.laws.utilities.rollouts import BUDGET, PENALTY, TRAINING, VALIDATION, P, T
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.offered import undecorated
 from seatrial.targets.common.stand_ins import import_without
@@ -31,7 +31,12 @@ ROLLOUTER = "verl.experimental.fully_async_policy.fully_async_rollouter"
 STAND_INS = (*UNUSED, "openai", "qwen_vl_utils")
 
 
-def _import(module: str) -> None:
+def import_loops(module: str) -> None:
+    """Import a module of agent loops.
+
+    Raises:
+        Gone: the release has none.
+    """
     if find_spec("verl.experimental") is None:
         raise Gone(f"verl {release('verl')} has no agent loops")
     for name in ("verl.tools.schemas", LOOPS, module):
@@ -61,7 +66,7 @@ class VerlRollouts(KnowsFailures):
         Raises:
             Gone: workers of this release run loops in another form.
         """
-        _import("verl.experimental.agent_loop.single_turn_agent_loop")
+        import_loops("verl.experimental.agent_loop.single_turn_agent_loop")
         self.worker = undecorated(find_name("verl", [f"{LOOPS}:AgentLoopWorker"]))
         if not hasattr(self.worker, "_agent_loop_postprocess"):
             raise Gone(f"agent loops of verl {release('verl')} are padded in another form")
@@ -94,7 +99,8 @@ class VerlRollouts(KnowsFailures):
     async def _run(self, rows: Sequence[Asked], plan: Mapping[str, Any]) -> Rolled:
         tokenizer = tiny_tokenizer(padding_side="left")
         server = _Server(tokenizer, rows, self._output)
-        workers = [self._made(tokenizer, server, rows, plan["rewarded"]) for _ in range(plan["workers"])]
+        scorer = _scored(rows) if plan["rewarded"] else None
+        workers = [made_worker(self.worker, tokenizer, server, scorer) for _ in range(plan["workers"])]
         batch = self._proto.from_dict(
             tensors={"dummy_tensor": torch.zeros(len(rows), 1)},
             non_tensors={
@@ -134,34 +140,6 @@ class VerlRollouts(KnowsFailures):
             scored=list(extras.get("tokens", [None] * len(rows))),
         )
 
-    def _made(self, tokenizer: Any, server: Any, rows: Sequence[Asked], rewarded: bool) -> Any:
-        worker = object.__new__(self.worker)
-        config = _configuration()
-        scorer = SimpleNamespace(compute_score=_Remote(_scored(rows)))
-        parts: dict[str, Any] = {
-            "config": config,
-            "rollout_config": config.actor_rollout_ref.rollout,
-            "model_config": config.actor_rollout_ref.model,
-            "dataset_cls": NoImages,
-            "tokenizer": tokenizer,
-            "processor": None,
-            "mm_processor_kwargs": {},
-            "hf_model_type": None,
-            "llm_client": server,
-            "server_manager": server,
-            "tools": [],
-            "distillation_enabled": False,
-            "stream_teacher_with_rollout": False,
-            "reward_loop_worker_handles": [scorer] if rewarded else None,
-            "reward_loop_worker": scorer,
-            "use_reward_loop": rewarded,
-            "reward_router_address": None,
-            "reward_manager_worker": scorer,
-        }
-        for name, part in parts.items():
-            setattr(worker, name, part)
-        return worker
-
     def _timed(
         self, chunks: Sequence[Sequence[Mapping[str, float]]], lengths: Sequence[tuple[int, int]]
     ) -> dict[str, float]:
@@ -174,6 +152,39 @@ class VerlRollouts(KnowsFailures):
             [[dict(row) for row in chunk] for chunk in chunks], SimpleNamespace(batch=batch)
         )
         return {name: float(value) for name, value in found.items()}
+
+
+def made_worker(
+    worker_class: Any, tokenizer: Any, server: Any, score: Callable[..., Any] | None, **rollout: Any
+) -> Any:
+    """Return a worker without its `__init__`; `score` is what its reward worker does, `rollout` further settings."""
+    worker = object.__new__(worker_class)
+    config = _configuration()
+    config.actor_rollout_ref.rollout.update(rollout)
+    scorer = SimpleNamespace(compute_score=_Remote(score or _scored([])))
+    parts: dict[str, Any] = {
+        "config": config,
+        "rollout_config": config.actor_rollout_ref.rollout,
+        "model_config": config.actor_rollout_ref.model,
+        "dataset_cls": NoImages,
+        "tokenizer": tokenizer,
+        "processor": None,
+        "mm_processor_kwargs": {},
+        "hf_model_type": None,
+        "llm_client": server,
+        "server_manager": server,
+        "tools": [],
+        "distillation_enabled": False,
+        "stream_teacher_with_rollout": False,
+        "reward_loop_worker_handles": [scorer] if score else None,
+        "reward_loop_worker": scorer,
+        "use_reward_loop": score is not None,
+        "reward_router_address": None,
+        "reward_manager_worker": scorer,
+    }
+    for name, part in parts.items():
+        setattr(worker, name, part)
+    return worker
 
 
 def _configuration() -> Any:
@@ -251,6 +262,11 @@ class VerlResumedAnswers(KnowsFailures):
             finding="verl: small functions of older releases",
             releases=before("verl", "0.9"),
         ).of("R31.rollouts/options of an answer in parts"),
+        KnownFailure(
+            "a request that has no limit has none when it is resumed: the server allows a whole answer again",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.9.0"),
+        ).of("R31.rollouts/an answer in parts, no limit among its options"),
     )
 
     def __init__(self) -> None:
@@ -261,7 +277,7 @@ class VerlResumedAnswers(KnowsFailures):
         """
         if find_spec("verl.workers") is None or find_spec(SERVERS) is None:
             raise Gone(f"verl {release('verl')} has no {SERVERS}")
-        _import(SERVERS)
+        import_loops(SERVERS)
         with contextlib.suppress(ImportError):
             import_without(ROLLOUTER, STAND_INS)
         name = "FullyAsyncLLMServerClient"
@@ -269,14 +285,17 @@ class VerlResumedAnswers(KnowsFailures):
         self._output = find_name("verl", ["verl.workers.rollout.replica:TokenOutput"])
         self.utilities: Mapping[str, Callable[..., Any]] = {"answer in parts": self._resumed}
 
-    def _resumed(self, prompt: Sequence[int], parts: Sequence[Part], limit: int, resumes: bool) -> Resumed:
+    def _resumed(
+        self, prompt: Sequence[int], parts: Sequence[Part], limit: int | None, resumes: bool
+    ) -> Resumed:
         """Return what the client makes of parts, one a request."""
         from omegaconf import OmegaConf
 
+        own = {"name": "vllm", "full_determinism": False, "response_length": BUDGET}
         config = OmegaConf.create(
             {
                 "async_training": {"partial_rollout": resumes},
-                "actor_rollout_ref": {"rollout": {"name": "vllm", "full_determinism": False}},
+                "actor_rollout_ref": {"rollout": own},
             }
         )
         requests: list[list[int]] = []
@@ -311,7 +330,7 @@ class VerlResumedAnswers(KnowsFailures):
             require_release_fields=_Remote(fields),
         )
         client = self._client(config, balancer)
-        options = {"temperature": 0.5, "max_tokens": limit}
+        options = {"temperature": 0.5, **({} if limit is None else {"max_tokens": limit})}
         with mock.patch("asyncio.sleep", at_once):
             found = asyncio.run(client.generate("request", prompt_ids=list(prompt), sampling_params=options))
         extras = found.extra_fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,6 +86,10 @@ def _at_the_end(values: Sequence[float], rows: Sequence[Row], T: int) -> Tensor:
     return found_BT
 
 
+OLD_NAME = "final_reward"
+"""What old trainers call a row's reward among what its function returns by name."""
+
+
 class VerlValidation:
     """`process_validation_metrics`; see `contracts.validation.ValidationMetrics`."""
 
@@ -93,22 +98,28 @@ class VerlValidation:
     def __init__(self) -> None:
         """Find the function."""
         self.compute = find_name("verl", [f"{METRICS}:process_validation_metrics"])
+        self._own = OLD_NAME if OLD_NAME in inspect.getsource(self.compute) else "reward"
 
     def validation_metrics(self, answers: Sequence[Answers]) -> Mapping[str, Mapping[str, float]]:
         rows = [
             (one.source, one.prompt, score, pred)
             for one in answers
-            for score, pred in zip(one.scores, one.texts, strict=True)
+            for score, pred in zip(one.scores, one.texts or one.scores, strict=True)
         ]
         # The answers of a prompt are not next to each other in a validation of several rounds.
         rows = [*rows[::2], *rows[1::2]]
+        scores = [score for *_, score, _ in rows]
+        columns = {"score": scores, "pred": [pred for *_, pred in rows]} if answers[0].texts else {}
         found = self.compute(
             [source for source, *_ in rows],
             [prompt for _, prompt, *_ in rows],
-            {"score": [score for *_, score, _ in rows], "pred": [pred for *_, pred in rows]},
+            {**columns, **({self._own: scores} if self._own == OLD_NAME or not columns else {})},
         )
+        column = "score" if columns else self._own
         return {
-            source: {name: float(value) for name, value in found[source]["score"].items()} for source in found
+            source: {name: float(value) for name, value in columns_of[column].items()}
+            for source, columns_of in found.items()
+            if column in columns_of
         }
 
 

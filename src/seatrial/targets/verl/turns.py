@@ -10,6 +10,7 @@ from inspect import getsource, signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 import torch
 
@@ -70,6 +71,11 @@ class VerlTurns(KnowsFailures):
             finding="verl: small functions of older releases",
             releases=before("verl", "0.7.1"),
         ).of("R31.turns/experts of an episode"),
+        KnownFailure(
+            "the results of earlier calls of a turn are added again with each further one",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.7"),
+        ).of("R31.turns/messages of an interaction, several calls in a turn"),
     )
 
     def __init__(self) -> None:
@@ -78,15 +84,22 @@ class VerlTurns(KnowsFailures):
         Raises:
             Gone: loops of this release are made in another form.
         """
+        if find_spec("verl.experimental") is None:
+            raise Gone(f"verl {release('verl')} has no agent loops")
         for module in ("verl.tools.schemas", "verl.experimental.agent_loop.agent_loop", LOOP):
             import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
         if "raw_prompt" not in getsource(sys.modules[LOOP]):
             raise Gone(f"loops of verl {release('verl')} are given a conversation in another form")
+        if ".token_ids" not in getsource(sys.modules[LOOP]):
+            raise Gone(f"loops of verl {release('verl')} take ids alone from a server")
         self.loop = find_name("verl", [f"{LOOP}:ToolAgentLoop"])
+        self._rewards = "tool_rewards" in getsource(sys.modules[LOOP])
         self.schemas = import_without("verl.tools.schemas", (*UNUSED, "openai"))
         self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self._episode}
         if "routed_experts" in getsource(sys.modules[f"{LOOP.rpartition('.')[0]}.agent_loop"]):
             self.utilities = {**self.utilities, "experts of episodes": self._episode}
+        if hasattr(self.loop, "_initialize_interactions"):  # to 0.7
+            self.utilities = {**self.utilities, "messages of an interaction": self._messages}
 
     def _episode(
         self,
@@ -97,6 +110,18 @@ class VerlTurns(KnowsFailures):
     ) -> Episode:
         """Return what an episode leaves."""
         return asyncio.run(self._run(answers, tool_text, sampling, options))
+
+    def _messages(
+        self, answers: Sequence[str], replies: Sequence[str], tool_text: str
+    ) -> list[list[Mapping[str, Any]]]:
+        """Return the conversation that the interaction is given each time."""
+        interaction = _Interaction(replies)
+        options = {"interaction_config_path": "made", "max_parallel_calls": 2}
+        with mock.patch.object(
+            self.loop, "_initialize_interactions", lambda *_: {interaction.name: interaction}
+        ):
+            self._episode(answers, tool_text, {}, options)
+        return interaction.given
 
     async def _run(
         self, answers: Sequence[str], tool_text: str, sampling: Mapping[str, Any], options: Mapping[str, Any]
@@ -110,7 +135,10 @@ class VerlTurns(KnowsFailures):
         loop.tools, loop.tool_schemas = {tool.name: tool}, []
         prompt = [{"role": "user", "content": "What is the weather?"}]
         found = await loop.run(
-            dict(sampling), raw_prompt=prompt, tools_kwargs={tool.name: {"create_kwargs": MADE_WITH}}
+            dict(sampling),
+            raw_prompt=prompt,
+            tools_kwargs={tool.name: {"create_kwargs": MADE_WITH}},
+            extra_info={"interaction_kwargs": {"name": _Interaction.name}},
         )
         return Episode(
             prompt_ids=found.prompt_ids,
@@ -118,7 +146,7 @@ class VerlTurns(KnowsFailures):
             mask=found.response_mask,
             logprobs=found.response_logprobs or [],
             num_turns=found.num_turns,
-            rewards=found.extra_fields.get("tool_rewards", []),
+            rewards=found.extra_fields.get("tool_rewards", []) if self._rewards else None,
             text=tokenizer.decode(found.response_ids),
             requests=server.requests,
             sampling=server.sampling,
@@ -235,6 +263,26 @@ class _Tool:
 
     async def release(self, *_: Any, **__: Any) -> None:
         pass
+
+
+class _Interaction:
+    """Gives replies in turn, the last of which ends the episode, and keeps the conversations."""
+
+    name = "made"
+
+    def __init__(self, replies: Sequence[str]) -> None:
+        self.replies = list(replies)
+        self.given: list[list[Mapping[str, Any]]] = []
+
+    async def start_interaction(self, *_: Any, **__: Any) -> None:
+        pass
+
+    async def generate_response(
+        self, _: str, messages: Sequence[Mapping[str, Any]], **__: Any
+    ) -> tuple[bool, str, float, dict[str, Any]]:
+        self.given.append([dict(one) for one in messages])
+        number = len(self.given)
+        return number == len(self.replies), self.replies[number - 1], 0.25, {}
 
 
 class NoImages:

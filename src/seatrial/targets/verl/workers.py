@@ -164,6 +164,10 @@ class VerlWorkerActor(KnowsFailures, TinyCausalModel):
         longest = width * (len(rows) if len(micro_batches) == 1 else 1)
         return {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": longest}
 
+    def scored_model(self) -> Any:
+        """Return the model of `score`."""
+        return self.objective_model()
+
     def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
         one_process()
         actor = self.actor_class(actor_settings(len(rows)), self.objective_model(), None)

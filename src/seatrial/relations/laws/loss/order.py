@@ -142,3 +142,24 @@ def other_rows_change_no_score(stack: Any, case: Rollout) -> Measure | None:
     plain = stack.score(case.rows, case.temperature)[:1]
     moved = stack.score([case.rows[0], *mates], case.temperature)[:1]
     return _score_distance(plain, moved, "a row next to other rows")
+
+
+def _without_model(stack: Any) -> str | None:
+    return None if hasattr(stack, "scored_model") else "it does not give the model that scores"
+
+
+@POLICY.law(
+    "the model's own log-probabilities",
+    "a mask of attention that leaves out a part of the row, other positions, another temperature",
+    excluded=_without_model,
+)
+def scores_are_those_of_the_model(stack: Any, case: Rollout) -> Measure:
+    """Compare the log-probabilities with those of one forward pass a row, without padding, in the model's precision."""
+    given, own, model = stack.score(case.rows, case.temperature), [], stack.scored_model()
+    for row in case.rows:
+        ids_1S = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
+        with torch.no_grad():
+            logprobs_SV = (model(input_ids=ids_1S).logits[0].double() / case.temperature).log_softmax(-1)
+        first = len(row.prompt_ids) - 1
+        own.append(tuple(float(logprobs_SV[first + t, one]) for t, one in enumerate(row.completion_ids)))
+    return _score_distance(own, given, "rows against the model itself")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,15 @@ def _by_source(case: ValidationCase) -> Iterator[tuple[str, list[Answers]]]:
 
 
 @VALIDATION.law("means and deviations", "answers of two prompts or sources in one pool, another divisor")
-def moments_are_of_each_prompt(stack: Any, case: ValidationCase) -> Measure:
+@VALIDATION.law(
+    "means and deviations of scores alone",
+    "scores that are logged only where a reward gives more than a number",
+    without_texts=True,
+)
+def moments_are_of_each_prompt(stack: Any, case: ValidationCase, without_texts: bool = False) -> Measure:
     """Compare the mean and the deviation of each source with those of its prompts."""
-    given = stack.validation_metrics(case.answers)
+    answers = [replace(one, texts=()) for one in case.answers] if without_texts else case.answers
+    given = stack.validation_metrics(answers)
     found = []
     for source, prompts in _by_source(case):
         for place, name in enumerate((f"mean@{NUM_ANSWERS}", f"std@{NUM_ANSWERS}")):

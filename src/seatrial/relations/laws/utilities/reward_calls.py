@@ -7,7 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from seatrial.relations.contracts.utilities import Rollout
 from seatrial.relations.laws.utilities.numbers import Numbers
+from seatrial.relations.laws.utilities.padded_episodes import episodes
 from seatrial.relations.laws.utilities.plain import FLOAT32, Arguments, Plain, add_laws, relation_of
 
 REWARD_CALLS = relation_of(
@@ -111,6 +113,18 @@ def passed_of(rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
     return [{"turns": row.turns, "earlier": row.earlier} for row in rows]
 
 
+def _episodes(case: Numbers) -> Iterable[Arguments]:
+    rows = episodes(case, rewarded=False, with_logprobs=False, routed=False)
+    return [(rows,), (rows[::-1],), (rows[2:3],)]
+
+
+def calls_of_episodes(rows: Sequence[Rollout]) -> list[Mapping[str, Any]]:
+    """Return the ids of each answer, and what else the function is given: the row's `index`, and its extras."""
+    return [
+        {"ids": row.response_ids, "facts": {"index": number, **row.extras}} for number, row in enumerate(rows)
+    ]
+
+
 REWARD_FUNCTIONS = (
     Plain(
         name="reward calls",
@@ -140,6 +154,13 @@ REWARD_FUNCTIONS = (
         suspects="those of another row, a name that nothing reads",
         cases=_cases,
         right=passed_of,
+    ),
+    Plain(
+        name="reward calls of episodes",
+        law="what a reward function is given of an episode",
+        suspects="what a loop or its tools noted of the episode is lost on the way, an answer with padding",
+        cases=_episodes,
+        right=calls_of_episodes,
     ),
 )
 add_laws(REWARD_CALLS, REWARD_FUNCTIONS)

@@ -24,6 +24,8 @@ P, T = 48, 6
 LENGTHS = (3, T + 3, 1, T, T + 1, 5)
 """Of the server's answers; longer ones are cut to T."""
 TRAINING: Mapping[str, Any] = {"temperature": 0.75, "top_p": 0.9, "top_k": 40}
+BUDGET = 20
+"""Longest answer, as configured, where the options of a request have no limit."""
 PENALTY = 1.25
 """Of repetitions, as configured."""
 VALIDATION: Mapping[str, Any] = {"temperature": 0.25, "top_p": 0.8, "top_k": 7}
@@ -276,6 +278,21 @@ def _misplaced(given: Resumed, prompt: Sequence[int], parts: Sequence[Part], lim
     wrong += [f"ended by {given.stop!r}"] if given.stop != due else []
     wrong += [] if len(given.released) == len(parts) else [f"{len(given.released)} servers released"]
     return wrong
+
+
+@ROLLOUTS.law(
+    "an answer in parts, no limit among its options",
+    "a whole answer's length again for each part",
+    excluded=without("answer in parts"),
+)
+def parts_share_the_configured_length(stack: Any, case: Numbers) -> Measure:
+    """Check that parts after the first one are limited to what is left of the configured length."""
+    parts, wrong = _parts(case, (4, 0, 3)), []
+    given: Resumed = stack.utilities["answer in parts"]([5, 6, 7], parts, None, True)
+    for number, (limit, due) in enumerate(zip(given.limits, (BUDGET, BUDGET - 4, BUDGET - 4), strict=False)):
+        # The server's own limit holds for a first request that has none.
+        wrong += [f"part {number}: {limit}, not {due}"] if limit != due and (number or limit) else []
+    return Measure.count(wrong, "parts with another limit")
 
 
 @ROLLOUTS.law(

@@ -84,7 +84,7 @@ def tokens_are_those_sampled(stack: Any, case: Numbers) -> Measure:
             )
         if episode.num_turns != 2 * len(answers):
             wrong.append(f"{len(answers)} turns: counted as {episode.num_turns}")
-        if list(episode.rewards) != [0.5] * (len(answers) - 1):
+        if episode.rewards is not None and list(episode.rewards) != [0.5] * (len(answers) - 1):
             wrong.append(f"{len(answers)} turns: rewards of tools {list(episode.rewards)}")
     return Measure.count(wrong, "faults of episodes")
 
@@ -234,3 +234,29 @@ def experts_are_those_of_the_last_answer(stack: Any, case: Numbers) -> Measure:
         given = None if episode.experts is None else list(episode.experts)
         wrong += [f"{len(answers)} answers: {given}"] if given != due else []
     return Measure.count(wrong, "episodes with other experts")
+
+
+@TURNS.law(
+    "messages of an interaction",
+    "the result of a tool twice, an answer that is left out",
+    excluded=without("messages of an interaction"),
+    calls=1,
+)
+@TURNS.law(
+    "messages of an interaction, several calls in a turn",
+    "results of a turn again with each further one, in another order",
+    excluded=without("messages of an interaction"),
+    calls=2,
+)
+def interactions_have_the_conversation(stack: Any, case: Numbers, calls: int) -> Measure:
+    """Compare the conversation before each reply with the turns so far, each once and in order."""
+    called = "".join(CALL % city for city in ("Bern", "Chur")[:calls])
+    answers, replies = [called, "Sunny.", "Sure."], ["And now?", "Thanks."]
+    given = stack.utilities["messages of an interaction"](answers, replies, TOOL_TEXT)
+    turns = [("assistant", called), *[("tool", TOOL_TEXT)] * calls, ("assistant", "Sunny.")]
+    due = [turns, [*turns, ("user", replies[0]), ("assistant", "Sure.")]]
+    found = [[(one["role"], one["content"]) for one in messages[1:]] for messages in given]
+    wrong = [] if len(found) == len(due) else [f"{len(found)} replies, {len(due)} are right"]
+    for number, (one, other) in enumerate(zip(found, due, strict=False)):
+        wrong += [f"reply {number}: {one}"] if one != other else []
+    return Measure.count(wrong, "conversations that are others")
