@@ -111,7 +111,9 @@ def _takes(name: str, turns: Turns) -> bool:
 
 
 def _says_tools(name: str) -> bool:
-    return bool(_module().supports_tool_calling(_with(_texts()[name])))
+    """Return whether the release says so of a template; older releases say nothing."""
+    says = getattr(_module(), "supports_tool_calling", None)
+    return says is not None and bool(says(_with(_texts()[name])))
 
 
 def _reads(name: str) -> bool:
