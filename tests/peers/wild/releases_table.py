@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ HEADER = (
     "| broken by a known bug | broken otherwise | Blocked | without a record |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|",
 )
+MANY = 100
+"""Names of which a row says how many there are of each kind."""
 BUGS = ("| what was wrong | fixed in | adapters | laws | in |", "|---|---|---|---|---|")
 
 
@@ -60,7 +62,10 @@ def _row(entry: Mapping[str, Any], found: Found) -> str:
 
 
 def _names(found: Found, why: str) -> str:
-    return ", ".join(sorted(name for name, row in found.items() if why in row)) or "none"
+    names = sorted(name for name, row in found.items() if why in row)
+    if len(names) > MANY:
+        return ", ".join(f"{kind} ({count})" for kind, count in Counter(n.split()[0] for n in names).items())
+    return ", ".join(names) or "none"
 
 
 def _bugs(recorded: Mapping[str, Found]) -> Iterator[str]:

@@ -25,7 +25,7 @@ class Generates(KnowsFailures):
         KnownFailure(
             "an id more than the limit, where the last candidates from the prompt are all right",
             finding="Transformers: candidates from the prompt at the limit",
-            releases=before("transformers", "5.23"),
+            releases=before("transformers", "5.14"),
         ).of("R26.decoding/greedy ids, candidates from the prompt"),
         KnownFailure(
             "rows whose beams end are padded with the end id where that of padding is 0",

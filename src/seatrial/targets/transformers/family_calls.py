@@ -90,8 +90,10 @@ def _with_rotary(family: Any, options: Mapping[str, Any]) -> Any:
     current = getattr(text_config(family.model()), "rope_parameters", None)
     if not isinstance(current, dict):
         raise NotServed("no rope_parameters")
-    if current and all(isinstance(value, dict) for value in current.values()):
-        changed = {kind: {**value, **options} for kind, value in current.items()}
+    # Gemma 3 of some releases has options of no kind next to those of its kinds, and does not read them.
+    of_kinds = {kind: value for kind, value in current.items() if isinstance(value, dict)}
+    if of_kinds:
+        changed = {kind: {**value, **options} for kind, value in of_kinds.items()}
     else:
         changed = {**current, **options}
     try:

@@ -384,6 +384,9 @@ def _summed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -
     total = torch.nn.functional.cross_entropy(
         logits_NV, labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
     )
+    if num_items_in_batch is None:
+        # Evaluations before 5 give no count.
+        num_items_in_batch = (labels[:, 1:] != IGNORED).sum()
     loss: Tensor = total / num_items_in_batch
     return loss
 

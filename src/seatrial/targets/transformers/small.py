@@ -107,7 +107,8 @@ def _trainer(model: Small, args: Any, num_examples: int, observed: Trained, stop
 
     class Watching(transformers.TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            observed.rates[state.global_step + 1] = float(kwargs["optimizer"].param_groups[0]["lr"])
+            # The trainer's own: the callbacks of 4.49 are given no optimizer.
+            observed.rates[state.global_step + 1] = float(observed.trainer.optimizer.param_groups[0]["lr"])
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             observed.served[state.global_step] = list(seen)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from inspect import signature
 from typing import Any, ClassVar
 
 import torch
 
 from seatrial.relations.contracts.drawing import NEUTRAL, Draw, DrawingCase, Drawn
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, every_release, since
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, configuration
@@ -127,6 +127,8 @@ class RLOODrawing(Drawing):
 class OnlineDPODrawing(Drawing):
     """`OnlineDPOTrainer`'s generation."""
 
+    known_failures = (replace(MIN_P, releases=every_release),)
+    """Its generation is merged with the model's own by Transformers 4 too."""
     algorithm = "OnlineDPO"
     limit = "max_new_tokens"
 

@@ -158,11 +158,14 @@ class DPOPairs(TinyCausalModel):
         batch = next(iter(trainer.get_train_dataloader()))
         if "completion_mask" not in batch:
             raise NotServed("batches of this release keep prompts apart from completions")
+        parts = [batch[name] for name in ("input_ids", "attention_mask", "completion_mask")]
+        if hasattr(
+            trainer, "_truncate_inputs"
+        ):  # 0.29 cuts rows before it computes with them, not in batches
+            parts = trainer._truncate_inputs(*parts)
         rows = [
-            TokenRow(ids[shown].tolist(), counted[shown].tolist())
-            for ids, shown, counted in zip(
-                batch["input_ids"], batch["attention_mask"].bool(), batch["completion_mask"], strict=True
-            )
+            TokenRow(ids[shown.bool()].tolist(), counted[shown.bool()].tolist())
+            for ids, shown, counted in zip(*parts, strict=True)
         ]
         half = len(rows) // 2
         return [PairRow(*pair) for pair in zip(rows[:half], rows[half:], strict=True)]

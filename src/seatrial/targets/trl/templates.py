@@ -110,8 +110,16 @@ def _takes(name: str, turns: Turns) -> bool:
     return True
 
 
+@cache
+def _any_marks() -> bool:
+    """Return whether templates of the release mark what is trained; those of 0.29 only keep prefixes."""
+    return any("endgeneration" in text for text in _texts().values())
+
+
 def _says_tools(name: str) -> bool:
-    return bool(_module().supports_tool_calling(_with(_texts()[name])))
+    """Return whether the release says so of a template; older releases say nothing."""
+    says = getattr(_module(), "supports_tool_calling", None)
+    return says is not None and bool(says(_with(_texts()[name])))
 
 
 def _reads(name: str) -> bool:
@@ -161,9 +169,10 @@ def functions() -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {
         "templates": lambda: list(_listed()),
         "written": _written,
-        "trained spans": _trained_spans,
         "template for training": _for_training,
     }
+    if _any_marks():
+        found["trained spans"] = _trained_spans
     if hasattr(module, "supports_tool_calling"):
         found["takes tools"] = lambda template: _says_tools(template.name)
     if hasattr(module, "parse_response") and hasattr(module, "add_response_schema"):

@@ -116,7 +116,7 @@ def turns_are_written(stack: Any, case: Numbers) -> Measure:
 @TEMPLATES.law(
     "trained part of a conversation",
     "markers around other turns, an end of a turn outside the markers, a call of a tool that is not trained",
-    excluded=without("templates"),
+    excluded=without("trained spans"),
 )
 def answers_are_trained(stack: Any, case: Numbers) -> Measure:
     """Check that each trained span has the assistant's turn, an end after it, and nothing of the other turns."""
@@ -138,7 +138,7 @@ def answers_are_trained(stack: Any, case: Numbers) -> Measure:
 @TEMPLATES.law(
     "trained part and the prompt",
     "markers that begin before what opens the assistant's turn",
-    excluded=without("templates"),
+    excluded=without("trained spans"),
 )
 def prompts_are_not_trained(stack: Any, case: Numbers) -> Measure:
     """Check that the opening of the assistant's turn, which sampling gives as part of the prompt, is not trained."""
@@ -239,7 +239,7 @@ def templates_are_chosen(stack: Any, case: Numbers) -> Measure:
 @TEMPLATES.law(
     "tools of a template",
     "a template that drops calls or results and is said to take them",
-    excluded=without("templates"),
+    excluded=without("takes tools"),
 )
 def tools_are_recognised(stack: Any, case: Numbers) -> Measure:
     """Compare whether a template is said to take tools with whether call and result are found in what it writes."""
