@@ -86,6 +86,17 @@ FAULTS = [
         "'position_ids': found['position_ids'] * 0})",
     ),
     (
+        "utilities", "R31.async_rollouts", "a step",
+        "import trl.experimental.async_grpo.async_grpo_trainer as module\n"
+        "replace(module.AsyncGRPOTrainer, 'compute_loss', lambda f: lambda self, model, inputs: "
+        "f(self, model, {**inputs, 'advantages': inputs['advantages'].abs()}))",
+    ),
+    (
+        "utilities", "R31.async_rollouts", "a queue that is empty at times",
+        "import trl.experimental.async_grpo.async_grpo_trainer as module\n"
+        "after_init(module.RolloutQueueDataset, lambda self: setattr(self, 'max_staleness', 9))",
+    ),
+    (
         "worked", "R34.worked", "models",
         "replace(trl.trainer.utils, 'hash_module', lambda f: lambda module: 'same')",
     ),
