@@ -10,8 +10,6 @@ from itertools import groupby
 from typing import Any
 
 from seatrial.relations.contracts.utilities import Template
-from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import tiny_tokenizer
 
 ENDING, TRAINING = "_chat_template", "_training"
@@ -91,7 +89,7 @@ def _listed() -> tuple[Template, ...]:
         found.append(
             Template(
                 name=name,
-                trains=name.endswith(TRAINING),
+                trains=name.endswith(TRAINING) and _marks_answers(),
                 replaces=base if name.endswith(TRAINING) else "",
                 takes_system=_takes(name, system),
                 takes_tools=not _takes_blocks(name) and _says_tools(name) and _takes(name, CALLING),
@@ -110,8 +108,19 @@ def _takes(name: str, turns: Turns) -> bool:
     return True
 
 
+def _marks_answers() -> bool:
+    """Return whether templates for training mark answers; the first ones wrote turns one by one, and no more."""
+    return any("endgeneration" in text for name, text in _texts().items() if name.endswith(TRAINING))
+
+
 def _says_tools(name: str) -> bool:
-    return bool(_module().supports_tool_calling(_with(_texts()[name])))
+    """Return whether the release says so; one before it says anything, whether calls and results are written."""
+    if says := getattr(_module(), "supports_tool_calling", None):
+        return bool(says(_with(_texts()[name])))
+    if not _takes(name, CALLING):
+        return False
+    text = _apply(name, CALLING, tokenize=False)
+    return "probed" in text and "found" in text
 
 
 def _reads(name: str) -> bool:
@@ -142,11 +151,11 @@ def _for_training(name: str) -> str | None:
 def _read_answer(template: Template, prompt: str, answer: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what `parse_response` reads, with what the installed release takes."""
     parse = _module().parse_response
-    if missing := {"prefix", "tools"} - set(signature(parse).parameters):
-        raise NotServed(f"parse_response of trl {release('trl')} takes no {', '.join(sorted(missing))}")
+    takes = signature(parse).parameters
     tokenizer = _module().add_response_schema(_with(_texts()[template.name]))
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer)]
-    found: dict[str, Any] = parse(tokenizer, ids[1], prefix=ids[0], tools=tools)
+    more = {name: one for name, one in (("prefix", ids[0]), ("tools", tools)) if name in takes}
+    found: dict[str, Any] = parse(tokenizer, ids[1], **more)
     return found
 
 
