@@ -10,6 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from seatrial.relations.contracts.utilities import Template
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import tiny_tokenizer
 
 ENDING, TRAINING = "_chat_template", "_training"
@@ -155,7 +157,13 @@ def _read_answer(template: Template, prompt: str, answer: str, tools: list[dict[
     tokenizer = _module().add_response_schema(_with(_texts()[template.name]))
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer)]
     more = {name: one for name, one in (("prefix", ids[0]), ("tools", tools)) if name in takes}
-    found: dict[str, Any] = parse(tokenizer, ids[1], **more)
+    try:
+        found: dict[str, Any] = parse(tokenizer, ids[1], **more)
+    except AttributeError as error:
+        if "response_template" not in str(error):
+            raise
+        # The release writes a schema, and this release of Transformers reads a template in its place.
+        raise NotServed(f"parse_response of trl {release('trl')}: {error}") from error
     return found
 
 
