@@ -86,6 +86,33 @@ FAULTS = [
         "'position_ids': found['position_ids'] * 0})",
     ),
     (
+        "utilities", "R31.async_rollouts", "a step",
+        "import trl.experimental.async_grpo.async_grpo_trainer as module\n"
+        "replace(module.AsyncGRPOTrainer, 'compute_loss', lambda f: lambda self, model, inputs: "
+        "f(self, model, {**inputs, 'advantages': inputs['advantages'].abs()}))",
+    ),
+    (
+        "utilities", "R31.async_rollouts", "a queue that is empty at times",
+        "import trl.experimental.async_grpo.async_grpo_trainer as module\n"
+        "after_init(module.RolloutQueueDataset, lambda self: setattr(self, 'max_staleness', 9))",
+    ),
+    (
+        "worked", "R34.worked", "formulas",
+        "import trl.experimental.gkd as gkd\nown = gkd.GKDTrainer.generalized_jsd_loss\n"
+        "gkd.GKDTrainer.generalized_jsd_loss = staticmethod(lambda *a, beta=0.5, **k: own(*a, beta=1 - beta, **k))",
+    ),
+    (
+        "worked", "R34.worked", "rollouts",
+        "import trl.experimental.gold.gold_trainer as gold\n"
+        "replace(gold, 'build_teacher_inputs_from_texts', lambda f: lambda t, p, c: f(t, p, [one[:-1] for one in c]))",
+    ),
+    (
+        "utilities", "R31.chats", "texts of a template",
+        "replace(trl.data_utils, 'apply_chat_template', lambda f: lambda r, t, *a, **k: f(r, t, *a, **k) if "
+        "r.get('prompt', [{}])[-1].get('role') != 'assistant' else "
+        "{'prompt': f(r, t, *a, **k)['prompt'] + '(assistant:'})",
+    ),
+    (
         "worked", "R34.worked", "models",
         "replace(trl.trainer.utils, 'hash_module', lambda f: lambda module: 'same')",
     ),

@@ -6,12 +6,14 @@ import asyncio
 import queue
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from inspect import signature
 from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from seatrial.relations.laws.utilities.async_rollouts import (
     COPIES,
@@ -20,8 +22,11 @@ from seatrial.relations.laws.utilities.async_rollouts import (
     Rolled,
     Row,
     Sample,
+    Stepped,
     Term,
     Turn,
+    entropy_of,
+    logprob_of,
     reward_of,
 )
 from seatrial.relations.not_served import NotServed
@@ -192,11 +197,11 @@ def _counts(pushed: Any, num_rollouts: int) -> dict[str, float]:
     return dict(sums)
 
 
-def _packed(planners: tuple[Any, Any], samples: Sequence[Sample], parts: int, limit: int | None) -> list[Any]:
-    """Return by batch and part its terms and number of tokens."""
+def _given(samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """Return rows as the queue's data set yields them."""
     import numpy as np
 
-    given = [
+    return [
         {
             "input_ids": np.array(one.ids),
             "completion_mask": np.array(one.mask),
@@ -207,6 +212,11 @@ def _packed(planners: tuple[Any, Any], samples: Sequence[Sample], parts: int, li
         }
         for one in samples
     ]
+
+
+def _packed(planners: tuple[Any, Any], samples: Sequence[Sample], parts: int, limit: int | None) -> list[Any]:
+    """Return by batch and part its terms and number of tokens."""
+    given = _given(samples)
     fixed, limited = planners
     batches = (
         fixed(given, parts, len(given)) if limit is None else limited(given, parts, limit, defaultdict(list))
@@ -230,6 +240,125 @@ def _terms(pack: Mapping[str, Any]) -> tuple[list[Term], int]:
     return [(seen[place], columns["shift_labels"][place], old, gain) for place, old, gain in rows], len(ids)
 
 
+class _Outputs(dict[str, Any]):
+    """What a model returns, by names and as attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+STEP_NAMES: Mapping[str, str] = {
+    "ratio": "ratio",
+    "kl": "kl",
+    "entropy": "entropy",
+    "clip_ratio": "clipped",
+    "clip_ratio/region_mean": "clipped",
+    "clip_ratio/low_mean": "clipped low",
+    "clip_ratio/high_mean": "clipped high",
+}
+"""What the trainer calls the numbers of the contract."""
+
+
+def _step(module: Any, samples: Sequence[Sample], clip: tuple[float, float], parts: int) -> Stepped:
+    """Return a micro-batch's loss, its gradients and what it logs, with a model that reads the next id alone."""
+    import torch
+    from torch import nn
+
+    table = torch.tensor([logprob_of(one) for one in range(32)], requires_grad=True)
+    entropies = torch.tensor([entropy_of(one) for one in range(32)])
+
+    def model(**inputs: Any) -> _Outputs:
+        ids = inputs["shift_labels"] if "shift_labels" in inputs else inputs["labels"][:, 1:]
+        return _Outputs(log_probs=table[ids.clamp(min=0)], entropy=entropies[ids.clamp(min=0)])
+
+    given: list[Any] = _given(samples)
+    if hasattr(module, "FixedCountBatcher"):
+        given = [next(iter(module.FixedCountBatcher(given, 1, len(given))))]
+    inputs = module.DataCollatorForRollout(pad_token_id=0).torch_call(given)
+
+    class Bare(module.AsyncGRPOTrainer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> float:
+            """Return where counters and clocks of the trainer's own begin."""
+            if name.startswith("_"):
+                return 0.0
+            raise AttributeError(name)
+
+    trainer: Any = Bare()
+    logged: defaultdict[str, list[Any]] = defaultdict(list)
+    trainer.__dict__.update(
+        model=nn.Identity(),
+        epsilon_low=clip[0],
+        epsilon_high=clip[1],
+        accelerator=SimpleNamespace(
+            num_processes=1, reduce=lambda value, reduction: value, gather=lambda value: value.reshape(-1)
+        ),
+        current_gradient_accumulation_steps=parts,
+        aux_loss_enabled=False,
+        _metrics={"train": logged, "eval": defaultdict(list)},
+    )
+    loss = trainer.compute_loss(model, inputs)
+    loss.backward()
+    own = {STEP_NAMES[name]: value[-1] for name, value in logged.items() if name in STEP_NAMES}
+    gradients = {} if table.grad is None else dict(enumerate(table.grad.tolist()))
+    return Stepped(float(loss), gradients, {name: _mean(value) for name, value in own.items()})
+
+
+def _mean(value: Any) -> float:
+    """Return a metric, which may be a sum with its weight."""
+    return float(value[0] / value[1]) if isinstance(value, tuple) else float(value)
+
+
+def _waited(
+    module: Any, delays: Sequence[float], ages: Sequence[int], stalest: int
+) -> tuple[list[int], float]:
+    """Return the rows that the queue's data set yields, and the seconds that it counts as waiting."""
+    now = [1000.0]
+    rows = iter(range(len(delays)))
+    rest = [0.0]
+
+    def get(timeout: float | None = None, **_: Any) -> Any:
+        if timeout is not None and rest[0] > timeout:
+            now[0] += timeout
+            rest[0] -= timeout
+            raise queue.Empty
+        now[0] += rest[0]
+        number = next(rows, None)
+        if number is None:
+            raise _Over
+        rest[0] = delays[number + 1] if number + 1 < len(delays) else 0.0
+        return SimpleNamespace(
+            **{**_given([Sample((number, 2), (0, 1), (0.0, -1.0), 1.0, number)])[0], "enqueued_at": None},
+            model_version=10 - ages[number],
+        )
+
+    rest[0] = delays[0]
+    clock = SimpleNamespace(**dict.fromkeys(("time", "monotonic", "perf_counter"), lambda: now[0]))
+    logged: defaultdict[str, list[Any]] = defaultdict(list)
+    wanted = {
+        "rollout_queue": SimpleNamespace(get=get, qsize=lambda: int(not rest[0])),
+        "model_version_fn": lambda: 10,
+        "check_health_fn": lambda _: None,
+        "stale_after_s": 1e9,
+        "max_staleness": stalest,
+        "poll_interval_s": 5.0,
+        "metrics": logged,
+    }
+    takes = signature(module.RolloutQueueDataset.__init__).parameters
+    found: list[Any] = []
+    with patch.object(module, "time", clock):
+        data = module.RolloutQueueDataset(**{name: one for name, one in wanted.items() if name in takes})
+        with suppress(_Over):
+            found.extend(data)
+    waits = [one["metrics"].get("queue_wait_time_s", 0.0) for one in found]
+    return [int(one["input_ids"][0]) for one in found], getattr(data, "wait_s", sum(waits))
+
+
+class _Over(Exception):  # noqa: N818  no error: the end of the rows
+    """Raised by a queue whose rows are all taken."""
+
+
 def functions() -> dict[str, Any]:
     """Return what the installed release has."""
     found: dict[str, Callable[..., Any] | Mapping[str, Any]] = {}
@@ -243,4 +372,8 @@ def functions() -> dict[str, Any]:
     planners = (getattr(trainer, "FixedCountBatcher", None), getattr(trainer, "TokenBudgetBatcher", None))
     if None not in planners and hasattr(trainer, "TreeRow"):
         found["packed rollouts"] = partial(_packed, planners)
+    if hasattr(trainer, "DataCollatorForRollout"):
+        found["asynchronous step"] = partial(_step, trainer)
+    if hasattr(trainer, "RolloutQueueDataset"):
+        found["asynchronous queue"] = partial(_waited, trainer)
     return found

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import Enum
+from importlib.util import find_spec
 from inspect import signature
 from typing import Any, Literal
 
@@ -57,9 +58,12 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         (setup.awaits_rewards, ("async",), "reward functions that it awaits"),
         (setup.margins, ("margin",), "margins of pairs"),
         (setup.second_end, ("eos_token_ids",), "second end token"),
+        (setup.fused, ("LigerFusedLinear",), "loss of Liger"),
     ):
         if wanted and not any(code_has(word, trainer_class) for word in words):
             raise Gone(f"{what} has no {lacking}")
+    if setup.fused and find_spec("liger_kernel") is None:
+        raise Gone("liger-kernel is not installed here")
     if setup.unscored and not takes_no_reward(trainer_class):
         raise Gone(f"reward functions of trl {release('trl')} return a number for each completion")
     if setup.data == "ids" and not reads_labels(trainer_class):

@@ -88,6 +88,11 @@ class Setup:
     known_failures: Sequence[KnownFailure] = ()
 
     @property
+    def fused(self) -> bool:
+        """Whether the loss is the one of Liger, which computes it without the logits of all tokens."""
+        return bool(self.options.get("use_liger_kernel"))
+
+    @property
     def samples(self) -> bool:
         """Whether the trainer samples its completions."""
         return self.data == "prompts"

@@ -16,11 +16,24 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import release
+from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_tokenizer
+from seatrial.targets.trl.named import code_has
+from seatrial.targets.trl.preferences import find_trainer
 
 DATA = ("trl.data_utils", "trl")
 SCRIPTS = ("trl.scripts.utils", "trl.scripts", "trl")
+
+
+VARIABLES = "chat_template_kwargs"
+
+
+def _reads_variables() -> bool:
+    """Return whether a trainer of the release reads a record's own variables of the template."""
+    try:
+        return code_has(f'.get("{VARIABLES}"', find_trainer("SFT")[0])
+    except Gone:
+        return False
 
 
 def _apply_template(apply: Any) -> Callable[..., Any]:
@@ -28,7 +41,7 @@ def _apply_template(apply: Any) -> Callable[..., Any]:
         tokenizer = tiny_tokenizer()
         tokenizer.chat_template = template
         listed = [{"type": "function", "function": {"name": name}} for name in tools]
-        if "chat_template_kwargs" in record and "chat_template_kwargs" not in getsource(apply):
+        if VARIABLES in record and not (VARIABLES in getsource(apply) or _reads_variables()):
             raise NotServed(f"records of trl {release('trl')} have no variables of their own")
         return apply(dict(record), tokenizer, tools=listed or None)
 

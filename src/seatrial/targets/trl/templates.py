@@ -91,7 +91,7 @@ def _listed() -> tuple[Template, ...]:
         found.append(
             Template(
                 name=name,
-                trains=name.endswith(TRAINING),
+                trains=name.endswith(TRAINING) and _marks_answers(),
                 replaces=base if name.endswith(TRAINING) else "",
                 takes_system=_takes(name, system),
                 takes_tools=not _takes_blocks(name) and _says_tools(name) and _takes(name, CALLING),
@@ -111,15 +111,19 @@ def _takes(name: str, turns: Turns) -> bool:
 
 
 @cache
-def _any_marks() -> bool:
-    """Return whether templates of the release mark what is trained; those of 0.29 only keep prefixes."""
-    return any("endgeneration" in text for text in _texts().values())
+def _marks_answers() -> bool:
+    """Return whether templates for training mark answers; the first ones wrote turns one by one, and no more."""
+    return any("endgeneration" in text for name, text in _texts().items() if name.endswith(TRAINING))
 
 
 def _says_tools(name: str) -> bool:
-    """Return whether the release says so of a template; older releases say nothing."""
-    says = getattr(_module(), "supports_tool_calling", None)
-    return says is not None and bool(says(_with(_texts()[name])))
+    """Return whether the release says so; one before it says anything, whether calls and results are written."""
+    if says := getattr(_module(), "supports_tool_calling", None):
+        return bool(says(_with(_texts()[name])))
+    if not _takes(name, CALLING):
+        return False
+    text = _apply(name, CALLING, tokenize=False)
+    return "probed" in text and "found" in text
 
 
 def _reads(name: str) -> bool:
@@ -150,11 +154,17 @@ def _for_training(name: str) -> str | None:
 def _read_answer(template: Template, prompt: str, answer: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what `parse_response` reads, with what the installed release takes."""
     parse = _module().parse_response
-    if missing := {"prefix", "tools"} - set(signature(parse).parameters):
-        raise NotServed(f"parse_response of trl {release('trl')} takes no {', '.join(sorted(missing))}")
+    takes = signature(parse).parameters
     tokenizer = _module().add_response_schema(_with(_texts()[template.name]))
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer)]
-    found: dict[str, Any] = parse(tokenizer, ids[1], prefix=ids[0], tools=tools)
+    more = {name: one for name, one in (("prefix", ids[0]), ("tools", tools)) if name in takes}
+    try:
+        found: dict[str, Any] = parse(tokenizer, ids[1], **more)
+    except AttributeError as error:
+        if "response_template" not in str(error):
+            raise
+        # The release writes a schema, and this release of Transformers reads a template in its place.
+        raise NotServed(f"parse_response of trl {release('trl')}: {error}") from error
     return found
 
 
@@ -171,7 +181,7 @@ def functions() -> dict[str, Callable[..., Any]]:
         "written": _written,
         "template for training": _for_training,
     }
-    if _any_marks():
+    if _marks_answers():
         found["trained spans"] = _trained_spans
     if hasattr(module, "supports_tool_calling"):
         found["takes tools"] = lambda template: _says_tools(template.name)

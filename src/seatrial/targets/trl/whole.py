@@ -168,7 +168,8 @@ class Whole(KnowsFailures, TinyCausalModel):
         trainer = self._trainer(plan, folder)
         watch.attach(trainer, plan.ends_after if stops else 0)
         checkpoint = str(Path(folder) / f"checkpoint-{plan.ends_after}") if resumes else None
-        with resuming():
+        # Liger compiles its losses, which takes minutes on a CPU and changes no number.
+        with resuming(), torch.compiler.set_stance("force_eager" if self.setup.fused else "default"):
             trainer.train(resume_from_checkpoint=checkpoint)
         watch.finish()
 

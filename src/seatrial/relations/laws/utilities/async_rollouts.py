@@ -279,3 +279,109 @@ def packs_have_every_term(stack: Any, case: Numbers) -> Measure:
             if not found or 0 in sizes or (limit and max(sizes) > limit):
                 wrong.append(f"{parts} parts, limit {limit}: packs of {sizes} tokens")
     return Measure.count(wrong, "packs with other terms")
+
+
+class Stepped(NamedTuple):
+    """What a step on samples leaves."""
+
+    loss: float
+    gradients: Mapping[int, float]
+    """Of the loss, by id, with respect to the log-probability that the model gives to it."""
+    logged: Mapping[str, float]
+    """`ratio`, `kl`, `entropy`, `clipped`, `clipped low`, `clipped high`: means over tokens, those that are logged."""
+
+
+CLIP = (0.1, 0.2)
+PARTS = 2
+"""Micro-batches of the step, of which one is judged."""
+
+
+def _step_samples(case: Numbers) -> list[Sample]:
+    """Return rows whose ratios leave the range on both sides, with advantages of both signs."""
+    import torch
+
+    generator = case.generator()
+    found = []
+    for number, (prompt, answer) in enumerate(((2, 6), (3, 4), (1, 9), (4, 5))):
+        ids = torch.randint(0, 32, (prompt + answer,), generator=generator).tolist()
+        moves = (0.25 * torch.randn(prompt + answer, generator=generator)).tolist()
+        mask = [int(place >= prompt and place != prompt + 2) for place in range(prompt + answer)]
+        old = [logprob_of(one) + move for one, move in zip(ids, moves, strict=True)]
+        found.append(Sample(tuple(ids), tuple(mask), tuple(old), (-1.0, 0.5, 1.5, -0.25)[number], number))
+    return found
+
+
+def logprob_of(token: int) -> float:
+    """Return the log-probability that the model gives to an id after any others."""
+    return -(token + 1) / 16
+
+
+def entropy_of(token: int) -> float:
+    """Return the entropy of the distribution that a token is drawn from."""
+    return (token + 1) % 7 / 4
+
+
+@ASYNC.law(
+    "a step",
+    "tokens of tools that train, another divisor, a token that counts as clipped though its loss is not",
+    excluded=without("asynchronous step"),
+)
+def steps_are_by_definition(stack: Any, case: Numbers) -> Measure:
+    """Compare the loss of a micro-batch, its gradients and what it logs with a loop over the tokens that train."""
+    samples = _step_samples(case)
+    found: Stepped = stack.utilities["asynchronous step"](samples, CLIP, PARTS)
+    tokens = [
+        (logprob_of(one), entropy_of(one), one, old, sample.advantage)
+        for sample in samples
+        for one, on, old in zip(sample.ids, sample.mask, sample.logprobs, strict=True)
+        if on
+    ]
+    sums = dict.fromkeys(("loss", *LOGGED), 0.0)
+    gradients: dict[int, float] = {}
+    for new, entropy, one, old, gain in tokens:
+        ratio = math.exp(new - old)
+        low, high = ratio < 1 - CLIP[0] and gain < 0, ratio > 1 + CLIP[1] and gain > 0
+        sums["loss"] -= min(ratio * gain, min(max(ratio, 1 - CLIP[0]), 1 + CLIP[1]) * gain)
+        values = (ratio, ratio - 1 - (new - old), entropy, low or high, low, high)
+        for name, value in zip(LOGGED, values, strict=True):
+            sums[name] += value
+        gradients[one] = gradients.get(one, 0.0) - (0.0 if low or high else ratio * gain)
+    count = len(tokens)
+    due = {"loss": sums["loss"] / count / PARTS, **{name: sums[name] / count for name in LOGGED}}
+    given = {"loss": found.loss, **found.logged}
+    wrong = [
+        f"{name} is {value}, and not {due[name]}"
+        for name, value in given.items()
+        if not math.isclose(value, due[name], rel_tol=1e-4, abs_tol=1e-5)
+    ]
+    wrong += [
+        f"the gradient of id {one} is {found.gradients.get(one, 0.0)}, and not {value / count / PARTS}"
+        for one, value in gradients.items()
+        if not math.isclose(found.gradients.get(one, 0.0), value / count / PARTS, rel_tol=1e-4, abs_tol=1e-5)
+    ]
+    return Measure.count(wrong, "wrong numbers of a step")
+
+
+LOGGED = ("ratio", "kl", "entropy", "clipped", "clipped low", "clipped high")
+STALEST = 2
+
+
+@ASYNC.law(
+    "a queue that is empty at times",
+    "a clock that each poll starts again, a row that is too old, rows in another order",
+    excluded=without("asynchronous queue"),
+)
+def waiting_is_counted(stack: Any, case: Numbers) -> Measure:
+    """Compare the rows that a queue gives, and the seconds that are logged as waiting, by a clock of the law's."""
+    import torch
+
+    delays = [0.0, 2.0, 13.0, *torch.randint(0, 40, (2,), generator=case.generator()).tolist()]
+    wrong = []
+    for ages in ([0, 1, 2, 0, 1], [0, 3, 2, 5, 0]):
+        rows, waited = stack.utilities["asynchronous queue"](delays, ages, STALEST)
+        kept = [place for place, age in enumerate(ages) if age <= STALEST]
+        if list(rows) != kept:
+            wrong.append(f"rows {rows} of ages {ages}, and not {kept}")
+        if len(kept) == len(ages) and not math.isclose(waited, sum(delays), abs_tol=1e-3):
+            wrong.append(f"{waited} s of waiting, and not {sum(delays)}")
+    return Measure.count(wrong, "rows or waiting times that are wrong")

@@ -52,6 +52,7 @@ def _records(case: Numbers, marks: Sequence[str]) -> list[tuple[dict[str, Any], 
             found += [
                 ({"messages": [*prompt, *answer], **own}, {"text": _written([*prompt, *answer], mark)}),
                 ({"prompt": prompt, **own}, {"prompt": asked}),
+                ({"prompt": [*prompt, *answer], **own}, {"prompt": f"{asked}{e}"}),
                 (
                     {"prompt": prompt, "completion": answer, **own},
                     {"prompt": asked, "completion": answers["e"]},

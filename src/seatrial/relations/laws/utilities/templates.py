@@ -239,7 +239,7 @@ def templates_are_chosen(stack: Any, case: Numbers) -> Measure:
 @TEMPLATES.law(
     "tools of a template",
     "a template that drops calls or results and is said to take them",
-    excluded=without("takes tools"),
+    excluded=without("templates", "takes tools"),
 )
 def tools_are_recognised(stack: Any, case: Numbers) -> Measure:
     """Compare whether a template is said to take tools with whether call and result are found in what it writes."""

@@ -37,6 +37,14 @@ GIVEN: Mapping[str, Any] = {
     "truncates": True,
     "thorough": True,
 }
+LIGER: Mapping[str, Any] = {
+    "use_liger_kernel": True,
+    "liger_kernel_config": dict.fromkeys(
+        ("rope", "rms_norm", "swiglu", "cross_entropy", "fused_linear_cross_entropy"), False
+    ),
+}
+"""Its loss, without its kernels, which need a GPU."""
+FUSED: Mapping[str, Any] = {"reduction": "rows", "updates_only": True}
 RLOO: Mapping[str, Any] = {
     "beta": 0.2,
     "kl_in": "reward",
@@ -318,6 +326,16 @@ ROLLOUTS: Mapping[str, Setup] = {
         reduction="rows",
         known_failures=(EXPERTS,),
     ),
+    "whole-grpo-liger": grpo(
+        {"loss_type": "grpo", "num_iterations": 2, "epsilon": 0.05, **LIGER},
+        num_uses=2,
+        clip_low=0.05,
+        clip_high=0.05,
+        scalars={},
+        **FUSED,
+    ),
+    "whole-grpo-liger-kl": grpo({"loss_type": "grpo", "beta": 0.2, **LIGER}, beta=0.2, scalars={}, **FUSED),
+    "whole-grpo-liger-tools": grpo_tools({"loss_type": "grpo", **LIGER}, **{**FUSED, "scalars": {}}),
     "whole-rloo": rloo({}),
     "whole-rloo-reuse": rloo({"num_iterations": 2, "epsilon": 0.3}, num_uses=2, clip_low=0.3, clip_high=0.3),
     "whole-rloo-clipped": rloo(
