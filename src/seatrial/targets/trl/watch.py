@@ -11,6 +11,9 @@ from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.trl.made_rows import MadeRows, is_ids
+from seatrial.targets.trl.predictions import Predictions
+from seatrial.targets.trl.processes import is_one_of_several
+from seatrial.targets.trl.served import sequences_of
 from seatrial.targets.trl.turns import Turns
 
 SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
@@ -45,7 +48,9 @@ class Watch:
             "dropout": 0.0,
             "widths": [],
             "flattened": False,
+            "served": [],
         }
+        self.predictions = Predictions(rows)
 
     def attach(self, trainer: Any, ends_after: int) -> None:
         """Add the callback and the hooks to a trainer; training stops after the step `ends_after`, 0 for none."""
@@ -63,10 +68,12 @@ class Watch:
                 "was_training": False,
                 "flattened": False,
                 "logged": {},
+                "predictions": [],
             }
             try:
                 return evaluate(*args, **given)
             finally:
+                self._evaluation["predictions"] = self.predictions.taken()
                 self.observed["evaluations"].append(self._evaluation)
                 self._evaluation = None
 
@@ -118,6 +125,10 @@ class Watch:
         if isinstance(inputs, Mapping) and not any(map(is_ids, inputs)) and "completion_ids" not in inputs:
             raise NotServed(f"batches of this release have no ids of their rows, but {', '.join(inputs)}")
         numbers = self._rows.numbers_of(inputs, self.observed["rollouts"])
+        served = self._evaluation is None or method == "prediction_step"
+        if served and not self._rows.setup.samples and not is_one_of_several():
+            sequences, num_padded = sequences_of(inputs, self._rows.pad_id)
+            self.observed["served"] += [(numbers, sequences, num_padded)] if sequences else []
         if self._evaluation is None:
             self._parts.append(numbers)
             self.observed["was_training"] &= trainer.model.training
