@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from inspect import Parameter, signature
 from typing import Any
 
 from seatrial.relations.contracts.trainers import RolloutSpec, Scalar, TrainerSpec
@@ -152,3 +153,15 @@ def sources(classes: Iterable[type]) -> list[str]:
 @cache
 def _source(module: str) -> str:
     return inspect.getsource(importlib.import_module(module))
+
+
+def parameters_of(trainer_class: type) -> Mapping[str, Parameter]:
+    """Return what a trainer takes; one that passes all on takes what its base does."""
+    found: dict[str, Parameter] = {}
+    for base in trainer_class.__mro__:
+        if "__init__" in vars(base):
+            own = signature(vars(base)["__init__"]).parameters
+            found = {**own, **found}
+            if not any(one.kind is Parameter.VAR_KEYWORD for one in own.values()):
+                break
+    return found

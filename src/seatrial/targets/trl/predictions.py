@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import PredictedSequence
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.oracles.objectives import kept_tokens
 from seatrial.targets.trl.made_rows import MadeRows
+from seatrial.targets.trl.named import parameters_of
 from seatrial.targets.trl.served import IGNORED
 
 
@@ -33,7 +30,7 @@ class Predictions:
         Raises:
             NotServed: the trainer takes no function of metrics.
         """
-        takes = signature(trainer_class.__init__).parameters
+        takes = parameters_of(trainer_class)
         if "compute_metrics" not in takes:
             raise NotServed("the trainer takes no compute_metrics")
         if "preprocess_logits_for_metrics" not in takes:
@@ -61,21 +58,11 @@ class Predictions:
         """Return a row of logits with its ids; labels are ids, or those of what trains alone."""
         shown = (labels_T != IGNORED) & (labels_T != self._rows.pad_id)
         known = labels_T[shown].tolist()
-        ids = next((one for one in self._sequences if known and one[-len(known) :] == known), known)
+        ids = next(
+            (one for one in map(list, self._rows.sequences) if known and one[-len(known) :] == known), known
+        )
         places = range(len(ids) - len(known), len(ids))
         return PredictedSequence(ids=tuple(ids), places=tuple(places), logits=logits_TV[shown])
-
-    @cached_property
-    def _sequences(self) -> list[list[int]]:
-        """The held-out sequences, truncated as declared."""
-        spec = self._rows.setup.objective
-        assert isinstance(spec, ObjectiveSpec)
-        return [
-            kept_tokens(one.prompt_ids, ids, spec)[0].tolist()
-            for one in self._rows.held_out
-            for ids in (one.completion_ids, one.rejected_ids)
-            if ids is not None
-        ]
 
 
 def _first(given: Any) -> Any:

@@ -15,14 +15,22 @@ Places = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 """Of a row of ids: the ids, whether each is shown, the targets and the positions."""
 
 
-def sequences_of(inputs: Mapping[str, Any], pad_id: int) -> tuple[list[ServedSequence], int]:
-    """Return the sequences of a batch, and how many places of padding are targets; none of an unknown form."""
+def sequences_of(
+    inputs: Mapping[str, Any], pad_id: int, known: Sequence[Sequence[int]]
+) -> tuple[list[ServedSequence], int]:
+    """Return the sequences of a batch, and how many places of padding are targets; none of an unknown form.
+
+    Args:
+        inputs: the batch.
+        pad_id: the id of padding.
+        known: sequences by which a packed row without positions is divided.
+    """
     found: list[ServedSequence] = []
     num_padded = 0
     for ids, shown, targets, positions in _rows(inputs):
         if targets is not None:
             num_padded += int((targets & ~shown).sum())
-        for first, last in _spans(shown, positions):
+        for first, last in _spans(ids, shown, positions, known):
             kept = shown[first:last]
             own = ids[first:last][kept]
             if positions is not None and bool((own == pad_id).all()):
@@ -39,13 +47,21 @@ def sequences_of(inputs: Mapping[str, Any], pad_id: int) -> tuple[list[ServedSeq
     return found, num_padded
 
 
-def _spans(shown: Tensor, positions: Tensor | None) -> Iterator[tuple[int, int]]:
+def _spans(
+    ids: Tensor, shown: Tensor, positions: Tensor | None, known: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, int]]:
     """Yield where each sequence of a row of ids begins and ends: where positions begin again."""
-    if positions is None:
-        yield 0, len(shown)
+    if positions is not None:
+        starts = [place for place, one in enumerate(positions.tolist()) if one == 0 and shown[place]]
+        yield from zip(starts, [*starts[1:], len(shown)], strict=True)
         return
-    starts = [place for place, position in enumerate(positions.tolist()) if position == 0 and shown[place]]
-    yield from zip(starts, [*starts[1:], len(shown)], strict=True)
+    given, place = ids.tolist(), 0
+    spans: list[tuple[int, int]] = []
+    while bool(shown.all()) and place < len(given):
+        length = next((len(one) for one in known if given[place : place + len(one)] == list(one)), len(given))
+        spans.append((place, min(place + length, len(given))))
+        place += length
+    yield from spans or [(0, len(given))]
 
 
 def _rows(inputs: Mapping[str, Any]) -> Iterator[Places]:

@@ -127,7 +127,7 @@ class Watch:
         numbers = self._rows.numbers_of(inputs, self.observed["rollouts"])
         served = self._evaluation is None or method == "prediction_step"
         if served and not self._rows.setup.samples and not is_one_of_several():
-            sequences, num_padded = sequences_of(inputs, self._rows.pad_id)
+            sequences, num_padded = sequences_of(inputs, self._rows.pad_id, self._rows.sequences)
             self.observed["served"] += [(numbers, sequences, num_padded)] if sequences else []
         if self._evaluation is None:
             self._parts.append(numbers)

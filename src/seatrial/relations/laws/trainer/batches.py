@@ -178,6 +178,17 @@ def first_ids_of_packs_are_no_targets(stack: Any, case: TrainerPlan) -> Measure:
 
 
 @BATCHES.law(
+    "rows have a target",
+    "rows that truncation leaves no answer of, which count in means over rows",
+    excluded=_without_targets,
+)
+def rows_have_a_target(stack: Any, case: TrainerPlan) -> Measure:
+    """Check that no sequence has no target."""
+    wrong = [f"{one.ids}" for one, _ in _labelled(stack, case) if not any(one.targets or ())]
+    return Measure.count(wrong, "sequences without a target")
+
+
+@BATCHES.law(
     "targets of padding",
     "labels padded with an id, a mask padded with ones",
     excluded=_without_targets,

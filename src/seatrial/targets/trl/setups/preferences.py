@@ -22,6 +22,7 @@ from seatrial.targets.trl.setup import (
     REFERENCE,
     REWARD_SCALARS,
     TOKENS,
+    UNCALLED,
     Setup,
 )
 from seatrial.targets.trl.setups.shared import EPOCH, OWN_ROUTERS, SCHEDULE
@@ -89,7 +90,7 @@ def reward(options: Mapping[str, Any], **more: Any) -> Setup:
             "spells_end": True,
             "joins_prompt": True,
             "scalars": REWARD_SCALARS,
-            "known_failures": (NUM_TOKENS,),
+            "known_failures": (NUM_TOKENS, UNCALLED),
             **more,
         },
     )

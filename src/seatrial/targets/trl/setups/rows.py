@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.former import FIRST_LABELS
 from seatrial.targets.trl.setup import Setup
@@ -35,6 +36,13 @@ PROMPTS: Mapping[str, Any] = {"max_prompt_length": 60}
 UNENDED: Fields = {"spells_end": False}
 JOINED: Fields = {"joins_prompt": True, "form": "turns"}
 ADAPTED: Fields = {"lora": "made"}
+UNANSWERED = KnownFailure(
+    "rows are kept of which truncation leaves no token of an answer (trl-6321)",
+    finding="TRL: rows without an answer, before 1.9",
+    releases=before("trl", "1.9"),
+).of("R15.whole/rows have a target")
+SHORT: Mapping[str, Any] = {"max_length": 30}
+"""Longer than every row, but those whose prompts alone fill it."""
 CHECKPOINTS: Mapping[str, Any] = {"gradient_checkpointing": True}
 TRAINERS: Mapping[str, Callable[[], Setup]] = {
     "sft": lambda: sft({}),
@@ -97,6 +105,16 @@ ROWS: Mapping[str, Setup] = {
         f"rows-{name}-{feature}": _of(TRAINERS[name](), fields)
         for feature, trainers in FEATURES.items()
         for name, fields in trainers.items()
+    },
+    **{
+        f"rows-{name}-unanswered": _of(
+            setup, {"unanswered": True, "optional": {}, "known_failures": (UNANSWERED,)}
+        )
+        for name, setup in {
+            "sft": sft(SHORT, objective=ObjectiveSpec(kind="sft", max_length=30)),
+            "dpo": dpo(SHORT, max_length=30),
+            "kto": kto(SHORT, objective={"max_length": 30}),
+        }.items()
     },
     **{name: _of(setup, {}) for name, setup in {**SAMPLED, **CHECKPOINTED}.items()},
 }
