@@ -101,7 +101,7 @@ def test_a_wrong_mask_breaks_the_law_about_it(name: str) -> None:
 
 
 class Predicting(PlainTrainer):
-    """A plain trainer whose evaluations hand over the logits of each held-out row."""
+    """A plain trainer whose evaluations pass the logits of each held-out row."""
 
     def __init__(self, change: Callable[[PredictedSequence], list[PredictedSequence]] = lambda one: [one]):
         """Keep how predictions are changed."""
@@ -121,8 +121,8 @@ class Predicting(PlainTrainer):
                 )
             return tuple(found)
 
-        told = [replace(one, predictions=predicted(one.step)) for one in record.evaluations]
-        return replace(record, evaluations=tuple(told))
+        evaluations = [replace(one, predictions=predicted(one.step)) for one in record.evaluations]
+        return replace(record, evaluations=tuple(evaluations))
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,8 @@ class MadeRows:
         asked, said, other = whole["prompt"], whole["completion"], whole["rejected"]
         if data == "prompts":
             return {"prompt": asked}
+        if self.setup.formats:
+            return {"asked": asked, "said": said}
         if data == "whole":
             decoy = {"text": "a text of no example"}
             return decoy | {self.setup.options.get("dataset_text_field", "text"): asked + said}

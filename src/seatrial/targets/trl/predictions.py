@@ -48,7 +48,7 @@ class Predictions:
     def _keep(self, given: Any, factor: float) -> dict[str, float]:
         predictions = torch.as_tensor(_first(given.predictions)).double() * factor
         if predictions.ndim < 3 and bool(predictions.any()):
-            raise NotServed("this release hands over numbers of each row or batch, and no logits")
+            raise NotServed("this release passes numbers of each row or batch, and no logits")
         if predictions.ndim == 3 and given.label_ids is not None:
             labels = torch.as_tensor(_first(given.label_ids))
             self._found += [self._sequence(*row) for row in zip(predictions, labels, strict=True)]

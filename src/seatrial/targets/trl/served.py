@@ -75,7 +75,7 @@ def _rows(inputs: Mapping[str, Any]) -> Iterator[Places]:
         targets = _targets(inputs, target)
         positions = inputs.get("position_ids") if name == "input_ids" else None
         if positions is None and mask not in inputs:
-            return  # packed rows whose borders nobody knows
+            return  # packed rows without known borders
         for row in range(len(ids)):
             yield (
                 ids[row],

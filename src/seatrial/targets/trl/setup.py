@@ -54,6 +54,8 @@ class Setup:
     """Whether pairs have a column `margin`."""
     is_long: bool = False
     """Whether texts are longer than `max_length`."""
+    formats: bool = False
+    """Whether a function of the caller makes the texts of rows that have other columns."""
     unanswered: bool = False
     """Whether the training split ends with rows whose prompts alone fill `max_length`: the trainer drops them."""
     edges: Literal["none", "answers", "all"] = "none"

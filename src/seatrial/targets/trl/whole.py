@@ -179,6 +179,8 @@ class Whole(KnowsFailures, TinyCausalModel):
 
             torch.manual_seed(0)
             model = get_peft_model(model, _lora_config())
+        if setup.formats:
+            more["formatting_func"] = lambda row: row["asked"] + row["said"]
         if setup.samples:
             more["reward_funcs"] = self.rows.reward_functions()
         if setup.reward_model:

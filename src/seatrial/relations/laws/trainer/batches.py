@@ -199,7 +199,7 @@ def padding_is_no_target(stack: Any, case: TrainerPlan) -> Measure:
     return Measure.count(wrong, "batches whose padding is a target")
 
 
-@BATCHES.law("positions", "positions that go on from one packed row to the next", excluded=_one_row_of_ids)
+@BATCHES.law("positions", "positions that continue from one packed row to the next", excluded=_one_row_of_ids)
 def positions_begin_again(stack: Any, case: TrainerPlan) -> Measure:
     """Check that the positions of each sequence count from 0."""
     found = [one for batch in _served(stack, case) for one in batch.sequences if one.positions is not None]

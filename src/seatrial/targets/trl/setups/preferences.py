@@ -191,6 +191,23 @@ PREFERENCES: Mapping[str, Setup] = {
         mixture=(("sigmoid", 0.8), ("bco_pair", 0.2), ("sft", 0.5)),
         known_failures=(NUM_TOKENS, MEANS, LIKELIHOOD_OF_DPO),
     ),
+    "whole-dpo-alpha": dpo(
+        {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3, "label_smoothing": 0.1},
+        divergence="alpha",
+        alpha=0.3,
+        label_smoothing=0.1,
+        updates_only=True,
+    ),
+    "whole-dpo-mixed": dpo(
+        {
+            "loss_type": ["sigmoid", "robust", "hinge"],
+            "loss_weights": [0.5, 0.3, 0.4],
+            "label_smoothing": 0.1,
+        },
+        mixture=(("sigmoid", 0.5), ("robust", 0.3), ("hinge", 0.4)),
+        label_smoothing=0.1,
+        updates_only=True,
+    ),
     "whole-dpo-discopop": dpo(
         {
             "loss_type": ["discopop"],

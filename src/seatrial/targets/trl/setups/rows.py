@@ -33,6 +33,8 @@ OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
 PROMPTS: Mapping[str, Any] = {"max_prompt_length": 60}
 """Of releases that have the option, whose default is longer than a row."""
+MARKED: Fields = {"form": "bracketed", "spells_end": False}
+"""Of a template that marks what the assistant generates, which only `assistant_only_loss` reads."""
 UNENDED: Fields = {"spells_end": False}
 JOINED: Fields = {"joins_prompt": True, "form": "turns"}
 ADAPTED: Fields = {"lora": "made"}
@@ -61,6 +63,8 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
     },
     "unended": dict.fromkeys(("sft", "reward"), UNENDED),
     "joined": {"dpo": {**JOINED, "known_failures": (TWO_ENDS,)}, "cpo": JOINED},
+    "marked": dict.fromkeys(("sft", "dpo", "kto"), MARKED),
+    "formatted": {"sft-texts": {"formats": True}},
     "margins": {"reward": {"margins": True}},
     "own": {
         **dict.fromkeys(("sft", "dpo", "kto", "reward"), OWN),

@@ -64,7 +64,9 @@ def _refusal(trainer: str, option: str, trainer_class: Callable[..., Any]) -> st
     model = tiny_scorer(0) if trainer == "Reward" else tiny_model(tokenizer, 0)
     more = {"ref_model": tiny_model(tokenizer, 0)} if trainer == "DPO" else {}
     with tempfile.TemporaryDirectory() as folder:
-        arguments = getattr(trl, f"{trainer}Config")(output_dir=folder, **CPU_OPTIONS, **{option: "<nobody>"})
+        arguments = getattr(trl, f"{trainer}Config")(
+            output_dir=folder, **CPU_OPTIONS, **{option: "<unknown>"}
+        )
         try:
             trainer_class(
                 model=model,
