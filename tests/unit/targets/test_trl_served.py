@@ -1,4 +1,4 @@
-"""The sequences of TRL's batches are read in each form, and what a function of metrics gets is put beside its ids."""
+"""The sequences of TRL's batches are read in each form, and what a function of metrics gets is read with its ids."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -197,7 +197,7 @@ class MadeRows:
     def data(self, num_examples: int) -> list[dict[str, Any]]:
         """Return the training split as the trainer takes it."""
         unanswered = range(NUM_TRAIN + NUM_HELD_OUT, NUM_ALL) if self.setup.unanswered else ()
-        return [self._row(number) | self._columns(number) for number in (*range(num_examples), *unanswered)]
+        return [self._row(number) | self._columns(number) for number in (*unanswered, *range(num_examples))]
 
     def held_out_data(self) -> list[dict[str, Any]]:
         """Return the held-out split."""

@@ -40,8 +40,9 @@ class Setup:
     """Given as `ref_model`; loaded by the trainer from the model's folder, or copied; the model without its adapters;
     given as `teacher_model`."""
     reference_sync: ReferenceSync | None = None
-    lora: Literal["made", "given"] | None = None
-    """Adapters that the trainer makes by its `peft_config`, or that the given model has."""
+    lora: Literal["made", "given", "virtual tokens"] | None = None
+    """Adapters that the trainer makes by its `peft_config`, or that the given model has; or virtual tokens of a prompt
+    that it trains by its `peft_config`."""
     adds_head: bool = False
     """Whether a reward model is given as the folder of a language model, to which the trainer adds a head."""
     pad_is_end: bool = False
@@ -57,7 +58,7 @@ class Setup:
     formats: bool = False
     """Whether a function of the caller makes the texts of rows that have other columns."""
     unanswered: bool = False
-    """Whether the training split ends with rows whose prompts alone fill `max_length`: the trainer drops them."""
+    """Whether the training split begins with rows whose prompts alone fill `max_length`: the trainer drops them."""
     edges: Literal["none", "answers", "all"] = "none"
     """Whether rows include two equal answers, and a long one against one of a character; and empty prompts too."""
     max_completion_length: int = MAX_COMPLETION_LENGTH

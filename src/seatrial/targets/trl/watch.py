@@ -18,6 +18,8 @@ from seatrial.targets.trl.turns import Turns
 
 SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
 """What depends on the clock."""
+OF_DECODERS = ("layers", "embed_tokens", "norm")
+"""What the plain model's decoder has."""
 GENERATION_SETTINGS = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens", "do_sample", "typical_p",
 )  # fmt: skip
@@ -317,4 +319,7 @@ def num_rows_of(inputs: Any) -> int:
 
 def plain_name(name: str) -> str:
     """Return the name of a tensor of PEFT's model as the plain model has it; adapters keep their part of it."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".").removeprefix("module.")
+    found = name.removeprefix("base_model.model.")
+    if found.partition(".")[0] in OF_DECODERS:  # a model with virtual tokens has one level less
+        found = f"model.{found}"
+    return found.removeprefix("base_model.").replace(".base_layer.", ".").removeprefix("module.")

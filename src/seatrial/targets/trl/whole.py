@@ -48,6 +48,8 @@ from seatrial.targets.trl.specs import spec_for
 from seatrial.targets.trl.tools import ASYNC_TOOLS, Environment, tools
 from seatrial.targets.trl.watch import Watch
 
+VIRTUAL = "prompt_encoder.default.embedding.weight"
+"""Embeddings of virtual tokens, which precede every sequence."""
 LORA = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"], "init_lora_weights": False}
 
 
@@ -91,12 +93,13 @@ class Whole(KnowsFailures, TinyCausalModel):
         """Return the logits of the plain model, adapters merged into its matrices."""
         from torch.func import functional_call
 
-        found = functional_call(
-            self._plain,
-            _merged(weights),
-            (),
-            {"input_ids": torch.tensor([list(ids)]), "use_cache": False},
-        ).logits
+        given: dict[str, Any] = {"input_ids": torch.tensor([list(ids)]), "use_cache": False}
+        if (virtual := weights.get(VIRTUAL)) is not None:
+            embedded = weights["model.embed_tokens.weight"][given.pop("input_ids")[0]]
+            given["inputs_embeds"] = torch.cat([virtual, embedded])[None]
+            weights = {name: value for name, value in weights.items() if name != VIRTUAL}
+            return functional_call(self._plain, weights, (), given).logits[0, len(virtual) :]  # type: ignore[no-any-return]
+        found = functional_call(self._plain, _merged(weights), (), given).logits
         logits: Tensor = found if self.setup.scores else found[0]
         return logits
 
@@ -172,13 +175,13 @@ class Whole(KnowsFailures, TinyCausalModel):
             more["ref_model"] = self._made_model(1)
         if setup.reference == "teacher":
             more["teacher_model"] = self._made_model(1)
-        if setup.lora == "made":
-            more["peft_config"] = _lora_config()
+        if setup.lora in ("made", "virtual tokens"):
+            more["peft_config"] = _adapter_config(setup.lora)
         elif setup.lora == "given":
             from peft import get_peft_model
 
             torch.manual_seed(0)
-            model = get_peft_model(model, _lora_config())
+            model = get_peft_model(model, _adapter_config(setup.lora))
         if setup.formats:
             more["formatting_func"] = lambda row: row["asked"] + row["said"]
         if setup.samples:
@@ -363,7 +366,9 @@ def _merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return merged
 
 
-def _lora_config() -> Any:
-    from peft import LoraConfig
+def _adapter_config(kind: str) -> Any:
+    from peft import LoraConfig, PromptTuningConfig
 
+    if kind == "virtual tokens":
+        return PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     return LoraConfig(task_type="CAUSAL_LM", **LORA)

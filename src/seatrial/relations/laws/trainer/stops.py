@@ -21,7 +21,7 @@ from seatrial.relations.tensors import largest_difference
 from seatrial.relations.worst import relative_error
 
 EVALUATED = plan(eval_steps=2)
-LOGGED_APART = plan(num_steps=6, eval_steps=2, logging_steps=3)
+LOGGED_APART = plan(num_steps=5, eval_steps=2, logging_steps=5)
 """Evaluations and the log of training are due at other steps, the later ones with predictions that hit."""
 RESUMED = plan(ends_after=2)
 RESUMED_LATER = plan(num_steps=4, num_examples=8, ends_after=3)
