@@ -35,6 +35,8 @@ class TrainerPlan(Case):
     """Steps after which the held-out split is evaluated; 0: never."""
     ends_after: int = 0
     """Step after whose checkpoint the run is stopped and resumed; 0: none."""
+    predicts: bool = False
+    """Whether evaluations, in batches of two rows, hand their predictions to a function of the caller."""
     seed: int = 0
     process_seed: int = 0
     """Of the process's random numbers before the trainer is made, which no run should depend on."""
@@ -113,6 +115,40 @@ class TrainerStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedSequence:
+    """The ids of one example in a batch, without padding."""
+
+    ids: tuple[int, ...]
+    targets: tuple[bool, ...] | None = None
+    """Whether each id is a target; None where the batch does not say it."""
+    positions: tuple[int, ...] | None = None
+    """Of each id; None where the model counts them itself."""
+    follows: bool = False
+    """Whether another sequence is before it in its row of ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedBatch:
+    """One batch as it goes into the loss."""
+
+    rows: tuple[Example, ...]
+    sequences: tuple[ServedSequence, ...]
+    num_padded_targets: int = 0
+    """Places of padding that are targets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedSequence:
+    """What the caller's function of metrics gets of one held-out sequence."""
+
+    ids: tuple[int, ...]
+    places: tuple[int, ...]
+    """Places in `ids` of which the logits are known."""
+    logits: Tensor
+    """[P, V] of the places; of a reward model, [1, 1]."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainerEvaluation:
     """One evaluation of the held-out split."""
 
@@ -124,6 +160,8 @@ class TrainerEvaluation:
     """Whether the model was in training mode in any forward pass."""
     flattened: bool = False
     """Whether any batch had fewer rows of ids than examples."""
+    predictions: tuple[PredictedSequence, ...] = ()
+    """Of a plan that predicts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +203,8 @@ class TrainerRecord(Record):
     """Whether any micro-batch had fewer rows of ids than examples."""
     rank_gradients: tuple[Mapping[str, Tensor], ...] = ()
     """Raw gradients of the last step on every process, of a run on several."""
+    served: tuple[ServedBatch, ...] = ()
+    """Batches of training and evaluation, of a run in one process; empty where their form is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

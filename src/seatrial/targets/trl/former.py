@@ -54,6 +54,7 @@ FIRST_LABELS = KnownFailure(
     "R22.whole/loss and scalars, a logging interval of two steps",
     "R22.whole/loss, two processes",
     "R23.whole/logged loss and scalars",
+    "R23.whole/logged loss and scalars, between steps that are logged",
 )
 FIRST_LABELS_COMPARED = replace(
     FIRST_LABELS,

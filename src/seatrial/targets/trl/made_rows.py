@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.relations.cases.examples import Example
+from seatrial.relations.cases.examples import Example, ObjectiveSpec
+from seatrial.relations.oracles.objectives import kept_tokens
 from seatrial.targets.trl import tools
 from seatrial.targets.trl.scorer import Scorer
 from seatrial.targets.trl.setup import Setup
 
 MARKERS = string.ascii_uppercase + string.digits
-NUM_TRAIN, NUM_HELD_OUT = 12, 4
+NUM_TRAIN, NUM_HELD_OUT, NUM_UNANSWERED = 12, 4, 2
+NUM_ALL = NUM_TRAIN + NUM_HELD_OUT + NUM_UNANSWERED
 LONGEST_PROMPT, LONGEST_COMPLETION = 9, 11
 SHORTEST_SAMPLED = 4
 FAR_LONGER = 38
@@ -66,15 +68,27 @@ class MadeRows:
         self.second_end_id = int(tokenizer.convert_tokens_to_ids(SECOND_END))
         self._letters = [int(i) for i in tokenizer.convert_tokens_to_ids(list(string.ascii_lowercase))]
         marks = [int(i) for i in tokenizer.convert_tokens_to_ids(list(MARKERS))]
-        self._numbers = {mark: number for number, mark in enumerate(marks[: NUM_TRAIN + NUM_HELD_OUT])}
-        self._texts = [self._text_of(number) for number in range(NUM_TRAIN + NUM_HELD_OUT)]
+        self._numbers = {mark: number for number, mark in enumerate(marks[:NUM_ALL])}
+        self._texts = [self._text_of(number) for number in range(NUM_ALL)]
         self.examples = [self._example(texts, number) for number, texts in enumerate(self._texts)]
-        self.held_out = self.examples[NUM_TRAIN:]
+        self.held_out = self.examples[NUM_TRAIN : NUM_TRAIN + NUM_HELD_OUT]
 
     @cached_property
     def scorer(self) -> Scorer:
         """The reward model."""
         return Scorer()
+
+    @cached_property
+    def sequences(self) -> Sequence[tuple[int, ...]]:
+        """The sequences of all examples, truncated as declared."""
+        spec = self.setup.objective
+        assert isinstance(spec, ObjectiveSpec)
+        return [
+            tuple(kept_tokens(one.prompt_ids, ids, spec)[0].tolist())
+            for one in self.examples
+            for ids in (one.completion_ids, one.rejected_ids)
+            if ids is not None
+        ]
 
     def tokenizer(self) -> Any:
         """Return a tokenizer for the trainer, with the template that the setup does not give by an option."""
@@ -114,7 +128,9 @@ class MadeRows:
             made["completion"] = MARKERS[number]
         if made["rejected"] == made["completion"]:
             made["rejected"] += "a"  # no tie, whose accuracy is a matter of rounding
-        if self.setup.edges != "none":
+        if number >= NUM_TRAIN + NUM_HELD_OUT:
+            made["prompt"] = text(FAR_LONGER, FAR_LONGER)
+        elif self.setup.edges != "none":
             made |= self._edge(number, text(FAR_LONGER, FAR_LONGER), made["completion"])
         return made
 
@@ -180,7 +196,8 @@ class MadeRows:
 
     def data(self, num_examples: int) -> list[dict[str, Any]]:
         """Return the training split as the trainer takes it."""
-        return [self._row(number) | self._columns(number) for number in range(num_examples)]
+        unanswered = range(NUM_TRAIN + NUM_HELD_OUT, NUM_ALL) if self.setup.unanswered else ()
+        return [self._row(number) | self._columns(number) for number in (*unanswered, *range(num_examples))]
 
     def held_out_data(self) -> list[dict[str, Any]]:
         """Return the held-out split."""
@@ -220,6 +237,8 @@ class MadeRows:
         asked, said, other = whole["prompt"], whole["completion"], whole["rejected"]
         if data == "prompts":
             return {"prompt": asked}
+        if self.setup.formats:
+            return {"asked": asked, "said": said}
         if data == "whole":
             decoy = {"text": "a text of no example"}
             return decoy | {self.setup.options.get("dataset_text_field", "text"): asked + said}

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from inspect import Parameter, signature
 from typing import Any
 
 from seatrial.relations.contracts.trainers import RolloutSpec, Scalar, TrainerSpec
@@ -32,9 +33,12 @@ def scalars_of(trainer_class: type, spec: TrainerSpec) -> Mapping[str, Scalar]:
     """Return the declared scalars as the installed release defines them.
 
     Releases of TRL before 0.27 document `reward_std` as the mean deviation in a group, unless rewards are scaled by
-    that of the batch, and count the penalty of RLOO as a part of `reward`; their code averages `std_rewards`.
+    that of the batch, and count the penalty of RLOO as a part of `reward`; their code averages `std_rewards`. The
+    `entropy` of supervised training was a mean over all tokens first, prompts included: it is left out there.
     """
     objective, own = spec.objective, dict(spec.scalars)
+    if code_has("per_token_entropy * attention_mask", trainer_class):
+        own = {name: one for name, one in own.items() if name != "entropy"}
     if not code_has("nanmin(gathered_low_clip)", trainer_class) or not code_has(
         "masked_seq_mean", trainer_class
     ):
@@ -152,3 +156,15 @@ def sources(classes: Iterable[type]) -> list[str]:
 @cache
 def _source(module: str) -> str:
     return inspect.getsource(importlib.import_module(module))
+
+
+def parameters_of(trainer_class: type) -> Mapping[str, Parameter]:
+    """Return what a trainer takes; one that passes all on takes what its base does."""
+    found: dict[str, Parameter] = {}
+    for base in trainer_class.__mro__:
+        if "__init__" in vars(base):
+            own = signature(vars(base)["__init__"]).parameters
+            found = {**own, **found}
+            if not any(one.kind is Parameter.VAR_KEYWORD for one in own.values()):
+                break
+    return found

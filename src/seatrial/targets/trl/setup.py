@@ -40,8 +40,9 @@ class Setup:
     """Given as `ref_model`; loaded by the trainer from the model's folder, or copied; the model without its adapters;
     given as `teacher_model`."""
     reference_sync: ReferenceSync | None = None
-    lora: Literal["made", "given"] | None = None
-    """Adapters that the trainer makes by its `peft_config`, or that the given model has."""
+    lora: Literal["made", "given", "virtual tokens"] | None = None
+    """Adapters that the trainer makes by its `peft_config`, or that the given model has; or virtual tokens of a prompt
+    that it trains by its `peft_config`."""
     adds_head: bool = False
     """Whether a reward model is given as the folder of a language model, to which the trainer adds a head."""
     pad_is_end: bool = False
@@ -54,6 +55,10 @@ class Setup:
     """Whether pairs have a column `margin`."""
     is_long: bool = False
     """Whether texts are longer than `max_length`."""
+    formats: bool = False
+    """Whether a function of the caller makes the texts of rows that have other columns."""
+    unanswered: bool = False
+    """Whether the training split begins with rows whose prompts alone fill `max_length`: the trainer drops them."""
     edges: Literal["none", "answers", "all"] = "none"
     """Whether rows include two equal answers, and a long one against one of a character; and empty prompts too."""
     max_completion_length: int = MAX_COMPLETION_LENGTH
@@ -181,11 +186,12 @@ LIKELIHOOD_OF_DPO = KnownFailure(
     "R13.whole/gradient, after a resume",
     "R22.whole/loss, two micro-batches a step",
     "R23.whole/logged loss and scalars",
+    "R23.whole/logged loss and scalars, between steps that are logged",
 )
 EVALUATION_LOSS = KnownFailure(
     "eval_loss is the mean of the batches' means, each weighted by its rows",
     finding="TRL: the evaluation loss of several batches",
-).of("R23.whole/logged loss and scalars")
+).of("R23.whole/logged loss and scalars", "R23.whole/logged loss and scalars, between steps that are logged")
 SUMS_AT_THE_END = KnownFailure(
     "sums of the last step of an epoch leave out processes that have rows of it",
     finding="TRL: sums of the last step of an epoch",
@@ -198,6 +204,10 @@ EXPERTS = KnownFailure(
     "a resumed run begins again with the first weights of the experts",
     finding="TRL: experts after a resume",
 ).of("R13.whole/gradient, after a resume", "R13.whole/weights and moments", "R13.whole/rows, rates and log")
+UNCALLED = KnownFailure(
+    "compute_metrics is never called, as the trainer declares no labels",
+    finding="TRL: compute_metrics of the reward trainer",
+).of("R23.predictions/predictions")
 TOKENS = {"num_tokens": Scalar(quantity="tokens", how="total")}
 SFT_SCALARS = {**TOKENS, "entropy": Scalar(quantity="entropy"), "mean_token_accuracy": Scalar(quantity="hit")}
 PREFERENCE_SCALARS = {

@@ -10,13 +10,13 @@ from itertools import groupby
 from typing import Any
 
 from seatrial.relations.contracts.utilities import Template
-from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import tiny_tokenizer
 
 ENDING, TRAINING = "_chat_template", "_training"
 THINKING = ("gptoss",)
 """Templates that write a text before a call as a thought: their models have no other place for it."""
+WITHOUT_PREFIX = ("qwen3",)
+"""Templates whose prompts begin nothing of an answer, and whose calls say the types of their arguments."""
 CALL = {"type": "function", "function": {"name": "probe", "arguments": {"word": "probed"}}}
 CALLING: Sequence[Mapping[str, Any]] = (
     {"role": "user", "content": "asked"},
@@ -127,6 +127,9 @@ def _says_tools(name: str) -> bool:
 
 
 def _reads(name: str) -> bool:
+    """Return whether answers of a template are read; Qwen3's alone where nothing says which prompt they follow."""
+    if name not in WITHOUT_PREFIX and not (_parses_with("prefix") and _parses_with("tools")):
+        return False
     try:
         _module().add_response_schema(_with(_texts()[name]))
     except ValueError:
@@ -154,18 +157,23 @@ def _for_training(name: str) -> str | None:
 def _read_answer(template: Template, prompt: str, answer: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what `parse_response` reads, with what the installed release takes."""
     parse = _module().parse_response
-    takes = signature(parse).parameters
     tokenizer = _module().add_response_schema(_with(_texts()[template.name]))
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer)]
-    more = {name: one for name, one in (("prefix", ids[0]), ("tools", tools)) if name in takes}
+    given = {"prefix": ids[0], "tools": tools}
     try:
-        found: dict[str, Any] = parse(tokenizer, ids[1], **more)
+        found: dict[str, Any] = parse(
+            tokenizer, ids[1], **{name: given[name] for name in given if _parses_with(name)}
+        )
     except AttributeError as error:
         if "response_template" not in str(error):
             raise
         # The release writes a schema, and this release of Transformers reads a template in its place.
         raise NotServed(f"parse_response of trl {release('trl')}: {error}") from error
     return found
+
+
+def _parses_with(name: str) -> bool:
+    return name in signature(_module().parse_response).parameters
 
 
 def functions() -> dict[str, Callable[..., Any]]:

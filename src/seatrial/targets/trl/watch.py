@@ -11,10 +11,15 @@ from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.trl.made_rows import MadeRows, is_ids
+from seatrial.targets.trl.predictions import Predictions
+from seatrial.targets.trl.processes import is_one_of_several
+from seatrial.targets.trl.served import sequences_of
 from seatrial.targets.trl.turns import Turns
 
 SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
 """What depends on the clock."""
+OF_DECODERS = ("layers", "embed_tokens", "norm")
+"""What the plain model's decoder has."""
 GENERATION_SETTINGS = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens", "do_sample", "typical_p",
 )  # fmt: skip
@@ -45,7 +50,9 @@ class Watch:
             "dropout": 0.0,
             "widths": [],
             "flattened": False,
+            "served": [],
         }
+        self.predictions = Predictions(rows)
 
     def attach(self, trainer: Any, ends_after: int) -> None:
         """Add the callback and the hooks to a trainer; training stops after the step `ends_after`, 0 for none."""
@@ -63,10 +70,12 @@ class Watch:
                 "was_training": False,
                 "flattened": False,
                 "logged": {},
+                "predictions": [],
             }
             try:
                 return evaluate(*args, **given)
             finally:
+                self._evaluation["predictions"] = self.predictions.taken()
                 self.observed["evaluations"].append(self._evaluation)
                 self._evaluation = None
 
@@ -118,6 +127,10 @@ class Watch:
         if isinstance(inputs, Mapping) and not any(map(is_ids, inputs)) and "completion_ids" not in inputs:
             raise NotServed(f"batches of this release have no ids of their rows, but {', '.join(inputs)}")
         numbers = self._rows.numbers_of(inputs, self.observed["rollouts"])
+        served = self._evaluation is None or method == "prediction_step"
+        if served and not self._rows.setup.samples and not is_one_of_several():
+            sequences, num_padded = sequences_of(inputs, self._rows.pad_id, self._rows.sequences)
+            self.observed["served"] += [(numbers, sequences, num_padded)] if sequences else []
         if self._evaluation is None:
             self._parts.append(numbers)
             self.observed["was_training"] &= trainer.model.training
@@ -306,4 +319,7 @@ def num_rows_of(inputs: Any) -> int:
 
 def plain_name(name: str) -> str:
     """Return the name of a tensor of PEFT's model as the plain model has it; adapters keep their part of it."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".").removeprefix("module.")
+    found = name.removeprefix("base_model.model.")
+    if found.partition(".")[0] in OF_DECODERS:  # a model with virtual tokens has one level less
+        found = f"model.{found}"
+    return found.removeprefix("base_model.").replace(".base_layer.", ".").removeprefix("module.")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.trainers import (
     Rollout,
+    ServedBatch,
     TrainerEvaluation,
     TrainerPlan,
     TrainerRecord,
@@ -32,12 +33,13 @@ from seatrial.relations.records.run import UpdateRecord
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resuming
+from seatrial.targets.common.trainers import freeze_imports, resuming
 from seatrial.targets.common.zoo import balance_loss, zoo_model
 from seatrial.targets.trl.fitting import fitted_setup
 from seatrial.targets.trl.former import OF_TRANSFORMERS
-from seatrial.targets.trl.made_rows import NUM_HELD_OUT, MadeRows
+from seatrial.targets.trl.made_rows import MadeRows
 from seatrial.targets.trl.named import generates_micro_batches, scalars_of, sources, unnamed_scalars
+from seatrial.targets.trl.planned import intended_options, optimizer_options
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 from seatrial.targets.trl.setup import Setup
@@ -46,17 +48,8 @@ from seatrial.targets.trl.specs import spec_for
 from seatrial.targets.trl.tools import ASYNC_TOOLS, Environment, tools
 from seatrial.targets.trl.watch import Watch
 
-OPTIMIZER: Mapping[str, Any] = {
-    "learning_rate": 0.01,
-    "lr_scheduler_type": "linear",
-    "warmup_steps": 0,
-    "weight_decay": 0.1,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.99,
-    "adam_epsilon": 1e-6,
-    "max_grad_norm": 0.5,
-}
-"""Of every run, where its setup has no other; its gradients are mostly longer than the limit."""
+VIRTUAL = "prompt_encoder.default.embedding.weight"
+"""Embeddings of virtual tokens, which precede every sequence."""
 LORA = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"], "init_lora_weights": False}
 
 
@@ -100,12 +93,13 @@ class Whole(KnowsFailures, TinyCausalModel):
         """Return the logits of the plain model, adapters merged into its matrices."""
         from torch.func import functional_call
 
-        found = functional_call(
-            self._plain,
-            _merged(weights),
-            (),
-            {"input_ids": torch.tensor([list(ids)]), "use_cache": False},
-        ).logits
+        given: dict[str, Any] = {"input_ids": torch.tensor([list(ids)]), "use_cache": False}
+        if (virtual := weights.get(VIRTUAL)) is not None:
+            embedded = weights["model.embed_tokens.weight"][given.pop("input_ids")[0]]
+            given["inputs_embeds"] = torch.cat([virtual, embedded])[None]
+            weights = {name: value for name, value in weights.items() if name != VIRTUAL}
+            return functional_call(self._plain, weights, (), given).logits[0, len(virtual) :]  # type: ignore[no-any-return]
+        found = functional_call(self._plain, _merged(weights), (), given).logits
         logits: Tensor = found if self.setup.scores else found[0]
         return logits
 
@@ -165,7 +159,7 @@ class Whole(KnowsFailures, TinyCausalModel):
     def _train(
         self, plan: TrainerPlan, folder: str, watch: Watch, *, stops: bool = False, resumes: bool = False
     ) -> None:
-        trainer = self._trainer(plan, folder)
+        trainer = self._trainer(plan, folder, watch)
         watch.attach(trainer, plan.ends_after if stops else 0)
         checkpoint = str(Path(folder) / f"checkpoint-{plan.ends_after}") if resumes else None
         # Liger compiles its losses, which takes minutes on a CPU and changes no number.
@@ -173,7 +167,7 @@ class Whole(KnowsFailures, TinyCausalModel):
             trainer.train(resume_from_checkpoint=checkpoint)
         watch.finish()
 
-    def _trainer(self, plan: TrainerPlan, folder: str) -> Any:
+    def _trainer(self, plan: TrainerPlan, folder: str, watch: Watch) -> Any:
         import transformers
 
         setup = self.setup
@@ -182,13 +176,15 @@ class Whole(KnowsFailures, TinyCausalModel):
             more["ref_model"] = self._made_model(1)
         if setup.reference == "teacher":
             more["teacher_model"] = self._made_model(1)
-        if setup.lora == "made":
-            more["peft_config"] = _lora_config()
+        if setup.lora in ("made", "virtual tokens"):
+            more["peft_config"] = _adapter_config(setup.lora)
         elif setup.lora == "given":
             from peft import get_peft_model
 
             torch.manual_seed(0)
-            model = get_peft_model(model, _lora_config())
+            model = get_peft_model(model, _adapter_config(setup.lora))
+        if setup.formats:
+            more["formatting_func"] = lambda row: row["asked"] + row["said"]
         if setup.samples:
             more["reward_funcs"] = self.rows.reward_functions()
         if setup.reward_model:
@@ -200,6 +196,8 @@ class Whole(KnowsFailures, TinyCausalModel):
             if setup.tools == "mixed" and not are_awaited:
                 raise NotServed("this release does not await tools")
             more["tools"] = tools(are_awaited=are_awaited)
+        if plan.predicts:
+            more |= watch.predictions.arguments(self.trainer_class)
         transformers.set_seed(plan.process_seed)
         return self.trainer_class(
             model=model,
@@ -289,6 +287,7 @@ class Whole(KnowsFailures, TinyCausalModel):
                 logged=one["logged"],
                 was_training=any(rank["evaluations"][place]["was_training"] for rank in ranks),
                 flattened=any(rank["evaluations"][place]["flattened"] for rank in ranks),
+                predictions=tuple(one["predictions"]),
             )
             for place, one in enumerate(first["evaluations"])
         )
@@ -311,6 +310,14 @@ class Whole(KnowsFailures, TinyCausalModel):
             flattened=any(rank["flattened"] for rank in ranks),
             widths=frozenset(width for rank in ranks for width in rank["widths"]),
             rank_gradients=tuple(rank["steps"][-1]["gradients"] for rank in ranks),
+            served=tuple(
+                ServedBatch(
+                    rows=tuple(self.rows.examples[number] for number in numbers),
+                    sequences=tuple(sequences),
+                    num_padded_targets=num_padded,
+                )
+                for numbers, sequences, num_padded in (first["served"] if plan.num_ranks == 1 else ())
+            ),
         )
 
     def _reference_weights(self, initial: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
@@ -343,40 +350,6 @@ def run_of_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
     return adapter.observed_run(TrainerPlan(**payload["plan"]))
 
 
-def intended_options(setup: Setup, plan: TrainerPlan) -> dict[str, Any]:
-    """Return the options of a setup's run: those of the CPU, of the plan, and its own."""
-    return {
-        **CPU_OPTIONS,
-        **setup.optional,
-        "per_device_train_batch_size": plan.num_rows // (plan.num_ranks * plan.num_micro_batches),
-        "gradient_accumulation_steps": plan.num_micro_batches,
-        "per_device_eval_batch_size": NUM_HELD_OUT * setup.options.get("num_generations", 1),
-        "max_steps": plan.num_steps,
-        "logging_steps": plan.logging_steps,
-        **OPTIMIZER,
-        "seed": plan.seed,
-        **({"eval_strategy": "steps", "eval_steps": plan.eval_steps} if plan.eval_steps else {}),
-        **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
-        **setup.options,
-    }
-
-
-def optimizer_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the laws read of the optimizer and its schedule."""
-    schedule = given.get("lr_scheduler_kwargs") or {}
-    return {
-        "policy.optimizer.name": "sgd" if given.get("optim") == "sgd" else "adamw",
-        "policy.optimizer.lr": given["learning_rate"],
-        "policy.optimizer.weight_decay": given["weight_decay"],
-        "policy.optimizer.betas": (given["adam_beta1"], given["adam_beta2"]),
-        "policy.optimizer.eps": given["adam_epsilon"],
-        "policy.max_grad_norm": given["max_grad_norm"],
-        "policy.scheduler.name": given["lr_scheduler_type"],
-        "policy.scheduler.warmup_steps": given["warmup_steps"],
-        **{f"policy.scheduler.{name}": value for name, value in schedule.items()},
-    }
-
-
 def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: tuple(value) if isinstance(value, list | tuple) else value for name, value in fields.items()
@@ -394,7 +367,9 @@ def _merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return merged
 
 
-def _lora_config() -> Any:
-    from peft import LoraConfig
+def _adapter_config(kind: str) -> Any:
+    from peft import LoraConfig, PromptTuningConfig
 
+    if kind == "virtual tokens":
+        return PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     return LoraConfig(task_type="CAUSAL_LM", **LORA)

@@ -218,6 +218,12 @@ def every_tensor_has_a_gradient(stack: Any, case: ExampleCase) -> Measure:
     cases=_long_examples,
     excluded=_truncates_nothing,
 )
+@FORMULA.law(
+    "gradient, beyond the maximum length, lengths equal",
+    "truncation from the other side, where no padding is in its way",
+    cases=lambda stack, seed, tidy: _long_examples(stack, seed, True),
+    excluded=_truncates_nothing,
+)
 def gradient_equals_oracle(stack: Any, case: ExampleCase) -> Measure:
     """Compare the raw gradient of a batch with the float64 oracle."""
     oracle = objective_oracles.objective(stack, case.examples)

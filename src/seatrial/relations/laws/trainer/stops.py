@@ -21,6 +21,8 @@ from seatrial.relations.tensors import largest_difference
 from seatrial.relations.worst import relative_error
 
 EVALUATED = plan(eval_steps=2)
+LOGGED_APART = plan(num_steps=5, eval_steps=2, logging_steps=5)
+"""Evaluations and the log of training are due at other steps, the later ones with predictions that hit."""
 RESUMED = plan(ends_after=2)
 RESUMED_LATER = plan(num_steps=4, num_examples=8, ends_after=3)
 """Two steps an epoch: the run resumes within the second one, whose order is another than that of the first."""
@@ -57,6 +59,12 @@ def _resumes_inside_a_window(stack: Any) -> str | None:
 
 @EVALUATION.law(
     "training is the same", "one random stream for both, a mode that stays, rows taken from training"
+)
+@EVALUATION.law(
+    "training is the same, logged at other steps",
+    "values of training that an evaluation logs or throws away",
+    cases=LOGGED_APART,
+    thorough=True,
 )
 def evaluation_changes_nothing(stack: Any, case: TrainerPlan) -> Measure:
     """Compare rows, weights and log with those of the same run without evaluation, bit for bit."""
@@ -101,6 +109,12 @@ def evaluates_in_evaluation_mode(stack: Any, case: TrainerPlan) -> Measure:
 
 
 @EVALUATION.law("logged loss and scalars", "training's numbers in evaluation's, another mask or reference")
+@EVALUATION.law(
+    "logged loss and scalars, between steps that are logged",
+    "values of training since its last log",
+    cases=LOGGED_APART,
+    thorough=True,
+)
 def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
     """Compare what each evaluation logs with the definitions, on its rows and the weights of its step."""
     record = trainer_run(stack, case)

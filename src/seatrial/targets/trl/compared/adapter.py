@@ -9,7 +9,7 @@ import tempfile
 import typing
 from collections.abc import Mapping
 from functools import lru_cache
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Any, Literal
 
 import torch
@@ -28,7 +28,7 @@ from seatrial.targets.trl.compared.rows import NUM_ROWS, as_texts, made_rows, re
 from seatrial.targets.trl.compared.running import NAMED, Run, run_of
 from seatrial.targets.trl.compared.table import KINDS, NEUTRAL, Kind, Options
 from seatrial.targets.trl.fitting import admits
-from seatrial.targets.trl.named import averages_tokens, code_has
+from seatrial.targets.trl.named import averages_tokens, code_has, parameters_of
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 
@@ -95,7 +95,7 @@ class Compared(KnowsFailures, TinyCausalModel):
         """
         self.trainer_class, self.config_class = find_trainer(self.kind.trainer)
         self._known = {item.name: item for item in dataclasses.fields(self.config_class)}
-        self._takes = _parameters(self.trainer_class)
+        self._takes = parameters_of(self.trainer_class)
         required = {
             name
             for name, one in self._takes.items()
@@ -295,18 +295,6 @@ class Compared(KnowsFailures, TinyCausalModel):
             made["reward_processing_class"] = copy.deepcopy(self.tokenizer)
         made["value_model"] = tiny_scorer(4)
         return made
-
-
-def _parameters(trainer_class: type) -> Mapping[str, Parameter]:
-    """Return what a trainer takes; one that passes all on takes what its base does."""
-    found: dict[str, Parameter] = {}
-    for base in trainer_class.__mro__:
-        if "__init__" in vars(base):
-            own = signature(vars(base)["__init__"]).parameters
-            found = {**own, **found}
-            if not any(one.kind is Parameter.VAR_KEYWORD for one in own.values()):
-                break
-    return found
 
 
 @lru_cache(maxsize=2)

@@ -46,7 +46,10 @@ DROPPING: Mapping[str, Any] = {
 
 
 LIKELIHOOD_LOGGED = LIKELIHOOD.of(
-    *LIKELIHOOD.laws, "R22.whole/loss, two micro-batches a step", "R23.whole/logged loss and scalars"
+    *LIKELIHOOD.laws,
+    "R22.whole/loss, two micro-batches a step",
+    "R23.whole/logged loss and scalars",
+    "R23.whole/logged loss and scalars, between steps that are logged",
 )
 """In the logged loss too, where rows of one micro-batch differ much in their tokens."""
 

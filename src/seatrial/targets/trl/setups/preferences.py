@@ -22,6 +22,7 @@ from seatrial.targets.trl.setup import (
     REFERENCE,
     REWARD_SCALARS,
     TOKENS,
+    UNCALLED,
     Setup,
 )
 from seatrial.targets.trl.setups.shared import EPOCH, OWN_ROUTERS, SCHEDULE
@@ -89,7 +90,7 @@ def reward(options: Mapping[str, Any], **more: Any) -> Setup:
             "spells_end": True,
             "joins_prompt": True,
             "scalars": REWARD_SCALARS,
-            "known_failures": (NUM_TOKENS,),
+            "known_failures": (NUM_TOKENS, UNCALLED),
             **more,
         },
     )
@@ -189,6 +190,23 @@ PREFERENCES: Mapping[str, Setup] = {
         },
         mixture=(("sigmoid", 0.8), ("bco_pair", 0.2), ("sft", 0.5)),
         known_failures=(NUM_TOKENS, MEANS, LIKELIHOOD_OF_DPO),
+    ),
+    "whole-dpo-alpha": dpo(
+        {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3, "label_smoothing": 0.1},
+        divergence="alpha",
+        alpha=0.3,
+        label_smoothing=0.1,
+        updates_only=True,
+    ),
+    "whole-dpo-mixed": dpo(
+        {
+            "loss_type": ["sigmoid", "robust", "hinge"],
+            "loss_weights": [0.5, 0.3, 0.4],
+            "label_smoothing": 0.1,
+        },
+        mixture=(("sigmoid", 0.5), ("robust", 0.3), ("hinge", 0.4)),
+        label_smoothing=0.1,
+        updates_only=True,
     ),
     "whole-dpo-discopop": dpo(
         {

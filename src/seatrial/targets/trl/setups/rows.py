@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.former import FIRST_LABELS
 from seatrial.targets.trl.setup import Setup
@@ -32,9 +33,18 @@ OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
 PROMPTS: Mapping[str, Any] = {"max_prompt_length": 60}
 """Of releases that have the option, whose default is longer than a row."""
+MARKED: Fields = {"form": "bracketed", "spells_end": False}
+"""Of a template that marks what the assistant generates, which only `assistant_only_loss` reads."""
 UNENDED: Fields = {"spells_end": False}
 JOINED: Fields = {"joins_prompt": True, "form": "turns"}
 ADAPTED: Fields = {"lora": "made"}
+UNANSWERED = KnownFailure(
+    "rows are kept of which truncation leaves no token of an answer (trl-6321)",
+    finding="TRL: rows without an answer, before 1.9",
+    releases=before("trl", "1.9"),
+).of("R15.whole/rows have a target")
+SHORT: Mapping[str, Any] = {"max_length": 30}
+"""Longer than every row, but those whose prompts alone fill it."""
 CHECKPOINTS: Mapping[str, Any] = {"gradient_checkpointing": True}
 TRAINERS: Mapping[str, Callable[[], Setup]] = {
     "sft": lambda: sft({}),
@@ -53,6 +63,8 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
     },
     "unended": dict.fromkeys(("sft", "reward"), UNENDED),
     "joined": {"dpo": {**JOINED, "known_failures": (TWO_ENDS,)}, "cpo": JOINED},
+    "marked": dict.fromkeys(("sft", "dpo", "kto"), MARKED),
+    "formatted": {"sft-texts": {"formats": True}},
     "margins": {"reward": {"margins": True}},
     "own": {
         **dict.fromkeys(("sft", "dpo", "kto", "reward"), OWN),
@@ -97,6 +109,16 @@ ROWS: Mapping[str, Setup] = {
         f"rows-{name}-{feature}": _of(TRAINERS[name](), fields)
         for feature, trainers in FEATURES.items()
         for name, fields in trainers.items()
+    },
+    **{
+        f"rows-{name}-unanswered": _of(
+            setup, {"unanswered": True, "optional": {}, "known_failures": (UNANSWERED,)}
+        )
+        for name, setup in {
+            "sft": sft(SHORT, objective=ObjectiveSpec(kind="sft", max_length=30)),
+            "dpo": dpo(SHORT, max_length=30),
+            "kto": kto(SHORT, objective={"max_length": 30}),
+        }.items()
     },
     **{name: _of(setup, {}) for name, setup in {**SAMPLED, **CHECKPOINTED}.items()},
 }

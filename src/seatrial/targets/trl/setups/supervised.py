@@ -49,6 +49,13 @@ SUPERVISED: Mapping[str, Setup] = {
         {"max_length": 14}, objective=ObjectiveSpec(kind="sft", max_length=14), is_long=True, thorough=True
     ),
     "whole-sft-lora": sft({}, lora="made", thorough=True),
+    "whole-sft-virtual": sft(
+        {},
+        lora="virtual tokens",
+        model_options={"initializer_range": 0.5},  # so that entropies of tokens differ
+        updates_only=True,
+        thorough=True,
+    ),
     "whole-sft-schedule": sft(
         {**SCHEDULE, "loss_type": "dft", "pad_to_multiple_of": 8},
         objective=ObjectiveSpec(kind="sft", weights_tokens=True),

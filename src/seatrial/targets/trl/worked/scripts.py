@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import MagicMock, patch
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
+from seatrial.targets.common.trainers import CPU_OPTIONS
 from seatrial.targets.trl.worked.rows import UTILS, Row
 
 PARSER = "trl.scripts._hf_argparser"
@@ -24,6 +28,12 @@ SCRIPTS: Mapping[str, str] = {
     "distillation": "DistillationTrainer",
 }
 """By script: the trainer that it makes."""
+UNKNOWN: Mapping[str, Sequence[str]] = {
+    "SFT": ("eos_token", "pad_token"),
+    "DPO": ("pad_token",),
+    "Reward": ("eos_token", "pad_token"),
+}
+"""By trainer: options that name a token."""
 GIVEN: Mapping[str, Any] = {
     "a mixture alone": "mixed train",
     "a name alone": "named train",
@@ -39,6 +49,35 @@ def _parts(origin: str) -> Any:
     found = MagicMock()
     found.__getitem__.side_effect = lambda part: f"{origin} {part}"
     return found
+
+
+def _refusal(trainer: str, option: str, trainer_class: Callable[..., Any]) -> str:
+    """Return whether a trainer refuses an option that names a token that the tokenizer does not have."""
+    import trl
+    from datasets import Dataset
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.unk_token = tokenizer.pad_token  # what an unknown name is read as
+    rows = (
+        {"prompt": ["a"], "completion": ["b"]} if trainer == "SFT" else {"chosen": ["a"], "rejected": ["b"]}
+    )
+    model = tiny_scorer(0) if trainer == "Reward" else tiny_model(tokenizer, 0)
+    more = {"ref_model": tiny_model(tokenizer, 0)} if trainer == "DPO" else {}
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = getattr(trl, f"{trainer}Config")(
+            output_dir=folder, **CPU_OPTIONS, **{option: "<unknown>"}
+        )
+        try:
+            trainer_class(
+                model=model,
+                args=arguments,
+                train_dataset=Dataset.from_dict(rows),
+                processing_class=tokenizer,
+                **more,
+            )
+        except ValueError:
+            return "refused"
+    return "taken"
 
 
 def _run(main: Callable[..., Any], *words: str) -> Any:
@@ -239,6 +278,18 @@ SCRIPT_ROWS: Sequence[Row] = (
         "a data set of a file of options",
         _mixture,
         ["DatasetConfig", "x", "test", ["a"], False, None],
+    ),
+    *(
+        Row(
+            "options",
+            f"trl:{trainer}Trainer",
+            f"{option} that the vocabulary does not have",
+            partial(_refusal, trainer, option),
+            "refused",
+            since="1.1.dev0",
+        )
+        for trainer, options in UNKNOWN.items()
+        for option in options
     ),
     Row(
         "commands",
