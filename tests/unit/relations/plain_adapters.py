@@ -239,6 +239,15 @@ class PlainAdapted:
             del kept["A"]
         self.adapters[name].update(kept)
 
+    def prepare_swaps(self, more_rank: int) -> None:
+        """Have factors of a larger rank, the rest of which is zero."""
+        for factors in self.adapters.values():
+            rest = 0.1 if self.fault == "padding is not zero" else 0.0
+            factors["A"] = torch.nn.functional.pad(factors["A"], (0, 0, 0, more_rank), value=rest)
+            factors["B"] = torch.nn.functional.pad(factors["B"], (0, more_rank), value=rest)
+        if self.fault == "padding trains":
+            self.trainable = lambda: frozenset(self.tensors())  # type: ignore[method-assign]
+
     def state(self, name: str) -> Mapping[str, Tensor]:
         return {key: value.clone() for key, value in self.adapters[name].items()}
 

@@ -172,6 +172,14 @@ class AdaptedCausalFamily(KnowsFailures):
             model.save_pretrained(folder)
             loaded = peft.PeftModel.from_pretrained(copy.deepcopy(self._base), folder)
             return self._logits(loaded.eval(), rows)
+        if use == "loaded by the model itself":
+            folder = tempfile.mkdtemp(dir=temporary_folder())
+            model.save_pretrained(folder)
+            base = copy.deepcopy(self._base)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(1)
+                base.load_adapter(folder)
+            return self._logits(base.eval(), rows)
         if use == "disabled":
             with model.disable_adapter():
                 return self._logits(model, rows)
@@ -189,10 +197,33 @@ class AdaptedCausalFamily(KnowsFailures):
             model.unmerge_adapter()
         return self._logits(model, rows)
 
+    def misplaced(self, layers: Layers) -> list[str]:
+        self._check(layers)
+        if layers == "experts":
+            raise NotServed("they are named in full")
+        named, head = self._targets(layers)["target_modules"], self._base.get_output_embeddings()
+        due = {
+            name
+            for name, layer in self._base.named_modules()
+            if (layer is not head and _is_linear(layer) if named == "all-linear" else name in named)
+        }
+        adapted = self._adapted(layers).get_base_model()
+        found = {
+            name
+            for name, layer in adapted.named_modules()
+            if getattr(layer, "lora_A", None) or getattr(layer, "lora_embedding_A", None)
+        }
+        wrong = [f"{name} has no adapter" for name in sorted(due - found)]
+        return wrong + [f"{name} has one" for name in sorted(found - due)]
+
     def untrained(self, rows: Rows, layers: Layers) -> list[str]:
         self._check(layers, "trains")
         gradients = self._gradients(layers, rows, checkpointed=False)
         return [name for name, value in gradients.items() if value is None or not value.abs().any()]
+
+
+def _is_linear(layer: torch.nn.Module) -> bool:
+    return isinstance(layer, torch.nn.Linear) or type(layer).__name__ == "Conv1D"
 
 
 @contextmanager

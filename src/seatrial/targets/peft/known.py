@@ -71,6 +71,7 @@ TIED_MERGE = KnownFailure(
     "R29.elsewhere/merged again",
     "R29.histories/outputs",
     "R29.histories/scaled",
+    "R29.histories/scaled alone",
     "R29.histories/combined",
 )
 TIED_DISABLED = replace(TIED_MERGE, releases=since("peft", "0.19")).of("R29.merged/disabled while merged")
@@ -172,6 +173,7 @@ ATTENTION = KnownFailure(
     "R29.merged/weights in float16",
     "R29.adapted/rescaled",
     "R29.histories/scaled",
+    "R29.histories/scaled alone",
     "R29.histories/combined",
 )
 ATTENTION_DRIFT = KnownFailure(
@@ -192,6 +194,7 @@ CONVOLUTION = KnownFailure(
     *_MERGED_ELSEWHERE[:3],
     "R29.histories/outputs",
     "R29.histories/scaled",
+    "R29.histories/scaled alone",
     "R29.histories/combined",
 )
 REPLICATED_SECOND = KnownFailure(
@@ -209,6 +212,7 @@ REPLICATED_SECOND = KnownFailure(
     "R29.histories/rows",
     "R29.histories/combined",
     "R29.histories/scaled",
+    "R29.histories/scaled alone",
 )
 REPLICATED_MERGE = KnownFailure(
     "replicated layers share the weight that each of them merges its own change into",
@@ -258,11 +262,11 @@ FROD_TRANSPOSED = KnownFailure(
 SWAPPED = KnownFailure(
     "hotswap_adapter raises on norms of DoRA, embeddings, heads, biases, saved modules and tokens of the file",
     finding="PEFT: swapping adapters of embeddings",
-).of("R29.saved/swapped in")
+).of("R29.saved/swapped in", "R29.saved/swapped in after preparing")
 SWAPPED_PATTERNS = KnownFailure(
     "hotswap_adapter computes one scaling from alpha and rank, also where patterns give a layer others",
     finding="PEFT: swapping adapters with patterns",
-).of("R29.saved/swapped in")
+).of("R29.saved/swapped in", "R29.saved/swapped in after preparing")
 TRAINS_FOR_INFERENCE = KnownFailure(
     "biases and prompts train of an adapter that is loaded for inference",
     finding="PEFT: what trains of an adapter for inference",
@@ -344,8 +348,14 @@ MAGNITUDE_LEFT = KnownFailure(
 SCALED_EMBEDDING = KnownFailure(
     "scale_layer and unscale_layer pass over adapters of embeddings",
     finding="PEFT: the scale of an adapter of an embedding",
-).of("R29.histories/scaled")
-_TOKENS = ("R29.histories/outputs", "R29.histories/gradients", "R29.histories/scaled", "R29.histories/rows")
+).of("R29.histories/scaled", "R29.histories/scaled alone")
+_TOKENS = (
+    "R29.histories/outputs",
+    "R29.histories/gradients",
+    "R29.histories/scaled",
+    "R29.histories/scaled alone",
+    "R29.histories/rows",
+)
 TOKENS_STAY_MERGED = KnownFailure(
     "tokens of a merged adapter of LoRA stay merged where another adapter is put in use",
     finding="PEFT: merged tokens and another adapter",
