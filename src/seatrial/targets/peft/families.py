@@ -73,17 +73,18 @@ class AdaptedCausalFamily(KnowsFailures):
             if why := NOT_SERVED.get((self.family, word)):
                 raise NotServed(why)
 
+    def _experts(self) -> list[str]:
+        """Return the names of the parameters that hold all experts of a layer."""
+        named = self._base.named_parameters()
+        return [name for name, value in named if value.dim() == 3 and ".experts." in name]
+
     def _targets(self, layers: Layers) -> dict[str, Any]:
         """Return the options that name the layers."""
         if layers == "linear layers":
             return {"target_modules": "all-linear"}
         modules = dict(self._base.named_modules())
         if layers == "experts":
-            named = [
-                name
-                for name, value in self._base.named_parameters()
-                if value.dim() == 3 and ".experts." in name
-            ]
+            named = self._experts()
             if not named:
                 raise NotServed("no experts in one tensor")
             return {"target_modules": [], "target_parameters": named}
@@ -201,6 +202,8 @@ class AdaptedCausalFamily(KnowsFailures):
         self._check(layers)
         if layers == "experts":
             raise NotServed("they are named in full")
+        if layers == "linear layers" and self._experts():
+            raise NotServed("names of linear layers are taken for those of experts, which are no layers here")
         named, head = self._targets(layers)["target_modules"], self._base.get_output_embeddings()
         due = {
             name
