@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, before, since
+from seatrial.targets.peft.known import embeds
 
+SWAPPED = KnownFailure(
+    "hotswap_adapter raises on norms of DoRA, embeddings, heads, biases, saved modules and tokens of the file",
+    finding="PEFT: swapping adapters of embeddings",
+).of("R29.saved/swapped in", "R29.saved/swapped in after preparing")
+SWAPPED_PATTERNS = KnownFailure(
+    "hotswap_adapter computes one scaling from alpha and rank, also where patterns give a layer others",
+    finding="PEFT: swapping adapters with patterns",
+).of("R29.saved/swapped in", "R29.saved/swapped in after preparing")
 TRAINS = "R29.saved/what trains after preparing"
 PREPARED = "R29.saved/swapped in after preparing"
 FROZEN_TRAINS = KnownFailure(
@@ -32,9 +41,17 @@ NO_MAGNITUDES = KnownFailure(
 )
 
 
+def _swapping(options: Mapping[str, Any]) -> list[KnownFailure]:
+    """Return what swapping an adapter of LoRA with these options breaks."""
+    kept = ("use_dora", "bias", "modules_to_save", "trainable_token_indices")
+    if embeds(options) or any(options.get(option) for option in kept):
+        return [SWAPPED]
+    return [SWAPPED_PATTERNS] if options.get("rank_pattern") or options.get("alpha_pattern") else []
+
+
 def of_lora(options: Mapping[str, Any]) -> list[KnownFailure]:
     """Return what LoRA with these options breaks."""
-    found = [FROZEN_TRAINS]
+    found = [*_swapping(options), FROZEN_TRAINS]
     found += [FROZEN_BIAS] if options.get("lora_bias") else []
     found += [NO_PADDING] if options.get("target_parameters") or options.get("trait") == "attention" else []
     return found + ([NO_MAGNITUDES] if options.get("use_dora") else [])

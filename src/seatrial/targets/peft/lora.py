@@ -26,7 +26,6 @@ def lora(
     given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
     given["known"] = [
         *given.get("known", ()),
-        *known_failures.swapping(given),
         *known_failures.in_histories(given),
         *known_moves.of_lora(given),
     ]
