@@ -12,6 +12,7 @@ from seatrial.targets.accelerate.target import AccelerateTarget
 adapters = AccelerateTarget().adapters()
 """
 LISTED_AGAIN = """
+import accelerate
 prepare = accelerate.Accelerator.prepare_model
 def again(self, model, *given, **options):
     model._is_accelerate_prepared = False
