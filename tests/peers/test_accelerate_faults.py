@@ -11,6 +11,14 @@ OF_TARGET = """
 from seatrial.targets.accelerate.target import AccelerateTarget
 adapters = AccelerateTarget().adapters()
 """
+LISTED_AGAIN = """
+import accelerate
+prepare = accelerate.Accelerator.prepare_model
+def again(self, model, *given, **options):
+    model._is_accelerate_prepared = False
+    return prepare(self, model, *given, **options)
+accelerate.Accelerator.prepare_model = again
+"""
 BUFFERS_LISTED_AWAY = """
 from accelerate.utils import modeling
 listed = modeling.named_module_tensors
@@ -103,6 +111,7 @@ FAULTS = [
     ("tracker-wandb", "R30.tracked", OPTIONS_OF_NONE, "options of the client"),
     ("models", "R30.placed", BUFFERS_LISTED_AWAY, "listed: buffers"),
     ("models", "R30.placed", PART_LEFT_OUT, "saved in parts: plain"),
+    ("models", "R30.placed", LISTED_AGAIN, "prepared twice"),
     ("models", "R30.placed", CAST, "prepared: plain"),
 ]
 

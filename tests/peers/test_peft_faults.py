@@ -138,9 +138,35 @@ HALF_MERGED = """
 delta = layer.Linear.get_delta_weight
 layer.Linear.get_delta_weight = lambda self, adapter: delta(self, adapter) / 2
 """
+HEAD_TOO = """
+from peft.tuners import tuners_utils
+found = tuners_utils._maybe_include_all_linear_layers
+def with_the_head(config, given):
+    all_linear = config.target_modules == "all-linear"
+    config = found(config, given)
+    if all_linear:
+        head = given.get_output_embeddings()
+        config.target_modules = {*config.target_modules, *(name for name, one in given.named_modules() if one is head)}
+    return config
+tuners_utils._maybe_include_all_linear_layers = with_the_head
+"""
+DRAWN_AGAIN = """
+from transformers.integrations.peft import PeftAdapterMixin
+load = PeftAdapterMixin.load_adapter
+def drawn(self, *given, **options):
+    found = load(self, *given, **options)
+    for name, value in self.named_parameters():
+        if "lora_A" in name:
+            torch.nn.init.normal_(value)
+    return found
+PeftAdapterMixin.load_adapter = drawn
+"""
 FAULTS = [
     ("prompt", "R29.routes", NO_PROMPT_BEFORE_EMBEDDINGS, "asked: embeddings given"),
     ("lora-on-llama", "R29.families", HALF_MERGED, "linear layers: merged"),
+    ("lora-on-bert", "R29.families", HEAD_TOO, "linear layers: placed"),
+    ("lora-on-llama", "R29.families", DRAWN_AGAIN, "linear layers: loaded by the model itself"),
+    ("lora", "R29.routes", DRAWN_AGAIN, "moved: file with its base, loaded as one model"),
     ("hira", "R29.routes", CONVERTS_ALL, "moved: converted to low rank by energy"),
     ("lora", "R29.routes", SCALE_NOT_INJECTED, "moved: injected into a plain model"),
     ("lora", "R29.routes", DROPS_THE_BASE, "training with dropout starts as the base"),

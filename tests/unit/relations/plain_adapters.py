@@ -12,12 +12,7 @@ import torch
 from tests.unit.relations.plain_combinations import combine_parts
 from torch import Tensor
 
-from seatrial.relations.contracts.adapters import (
-    AdapterSpec,
-    OptimizerGroup,
-    Role,
-    WeightUpdate,
-)
+from seatrial.relations.contracts.adapters import AdapterSpec, OptimizerGroup, Role, WeightUpdate
 
 VOCAB, WIDTH, RANK, ALPHA = 12, 8, 3, 6.0
 
@@ -212,9 +207,7 @@ class PlainAdapted:
         return self.base
 
     def unloaded(self) -> Mapping[str, Tensor]:
-        if self.fault == "merges on the way out":
-            self.merge()
-        return self.base
+        return self.merged() if self.fault == "merges on the way out" else self.base
 
     def save(self, folder: Path, name: str) -> Sequence[str]:
         saved = "first" if self.fault == "saves the first" else name
@@ -239,12 +232,19 @@ class PlainAdapted:
             del kept["A"]
         self.adapters[name].update(kept)
 
+    def prepare_swaps(self, more_rank: int) -> None:
+        rest = 0.1 * (self.fault == "padding is not zero")
+        self.used = [] if self.fault == "padding freezes" else self.used
+        for factors in self.adapters.values():
+            factors["A"] = torch.nn.functional.pad(factors["A"], (0, 0, 0, more_rank), value=rest)
+            factors["B"] = torch.nn.functional.pad(factors["B"], (0, more_rank), value=rest)
+
     def state(self, name: str) -> Mapping[str, Tensor]:
         return {key: value.clone() for key, value in self.adapters[name].items()}
 
     def set_state(self, name: str, state: Mapping[str, Tensor]) -> None:
         set_in = "first" if self.fault == "sets the first" else name
-        self.adapters[set_in].update({key: value.clone() for key, value in state.items()})
+        self.adapters[set_in].update(state)
 
 
 def plain_weights() -> dict[str, Tensor]:

@@ -32,6 +32,9 @@ class Plain:
         found_VV = due_VV + 0.1 * self.delta_VV if self.fault == use else due_VV
         return [(found_VV[list(row)], due_VV[list(row)]) for row in rows]
 
+    def misplaced(self, layers: Layers) -> list[str]:
+        return ["a head has one"] if self.fault == "placed" else []
+
     def untrained(self, rows: Sequence[Sequence[int]], layers: Layers) -> list[str]:
         return ["a factor"] if self.fault == "trains" else []
 
@@ -43,7 +46,9 @@ def test_a_plain_model_holds() -> None:
     assert set(verdict.details["laws"]) == {law.name for law in RELATION.laws}
 
 
-@pytest.mark.parametrize("fault", ["merged", "disabled", "checkpointed", "trains"])
+@pytest.mark.parametrize(
+    "fault", ["merged", "loaded by the model itself", "disabled", "checkpointed", "placed", "trains"]
+)
 def test_a_fault_breaks_its_law(fault: str) -> None:
     """With each set of layers, and no other one."""
     verdict = run_relation(RELATION, Plain(fault), seeds=[0], shrink_seconds=0)

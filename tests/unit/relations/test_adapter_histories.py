@@ -92,7 +92,9 @@ class PlainHistory(PlainAdapted):
 
     def divide_scale(self, factor: float | None) -> None:
         for name in self.used:
-            self.factors[name] = self.factors[name] / factor if factor else 1.0
+            self.factors[name] = (
+                self.factors[name] / factor if factor else float(self.fault != "reset to nothing")
+            )
 
     def weigh(self, names: Sequence[str], weights: Sequence[float], how: str, new: str) -> None:
         rank = self.adapters[names[-1]]["A"].shape[0]
@@ -142,6 +144,7 @@ def test_a_plain_model_satisfies_the_laws() -> None:
         ("names that begin alike", "outputs"),
         ("stays merged", "outputs"),
         ("scales all", "scaled"),
+        ("reset to nothing", "scaled alone"),
         ("trains for inference", "what trains"),
         ("starts at the size of the first", "tensors"),
         ("deleting leaves it", "tensors"),

@@ -100,6 +100,8 @@ SUMS = "R29.combined/"
         ("half", {"R29.saved/float32 over bfloat16"}),
         ("loads into the first", {"R29.saved/loaded as another one"}),
         ("swaps half", {"R29.saved/swapped in"}),
+        ("padding is not zero", {"R29.saved/swapped in after preparing"}),
+        ("padding freezes", {"R29.saved/what trains after preparing"}),
         ("sets the first", {"R29.saved/tensors of one set in the other"}),
         ("trains always", {"R29.saved/for inference"}),
         ("frozen when loaded", {"R29.saved/what trains after loading"}),

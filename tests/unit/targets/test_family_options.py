@@ -33,3 +33,9 @@ def test_a_check_refuses_and_a_crash_is_a_crash(
     monkeypatch.setattr(OptionedFamily, "model", model)
     with pytest.raises(raised):
         stack.with_option(name)
+
+
+def test_sizes_that_are_one_are_varied() -> None:
+    """Also those that a tiny model cannot do without, and of families whose other options are not judged."""
+    assert "n_groups=2" in ADAPTERS["options-mamba2"]().option_names
+    assert "moe_intermediate_size=24" in ADAPTERS["options-mellum"]().option_names

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 Layers = Literal["linear layers", "experts", "embeddings and head"]
 """What is adapted: every linear layer but the head, parameters of experts that are one tensor, or both ends."""
 Use = Literal[
-    "merged", "unmerged", "merged for good", "disabled", "saved and loaded", "next to another", "checkpointed"
+    "merged",
+    "unmerged",
+    "merged for good",
+    "disabled",
+    "saved and loaded",
+    "loaded by the model itself",
+    "next to another",
+    "checkpointed",
 ]
 
 
@@ -37,6 +44,14 @@ class AdaptedFamily(Protocol):
 
         Raises:
             NotServed: the family has no such layers, or the stack refuses to adapt them.
+        """
+        ...
+
+    def misplaced(self, layers: Layers) -> list[str]:
+        """Return the names of layers that have an adapter and should have none, or the other way round.
+
+        Raises:
+            NotServed: as in `adapted_pairs`.
         """
         ...
 

@@ -217,6 +217,14 @@ class AdaptedModel(Protocol):
         """Replace the tensors of an adapter by those of a folder."""
         ...
 
+    def prepare_swaps(self, more_rank: int) -> None:
+        """Pad adapters to a rank that is larger by this, so that larger ones are swapped in without compiling again.
+
+        Raises:
+            NotServed: the stack does not offer it.
+        """
+        ...
+
     def state(self, name: str) -> Mapping[str, Tensor]:
         """Return the tensors of one adapter as the stack gives them, copied."""
         ...

@@ -19,6 +19,7 @@ Placing = Literal[
     "listed",
     "prepared",
     "prepared in bfloat16",
+    "prepared twice",
     "buffers added later",
     "saved",
     "saved in parts",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.adapters import WeightUpdate
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.peft.updates import updates_of
 
 WRAPPERS = ("base_layer", "original_module", "token_adapter")
@@ -216,6 +217,16 @@ class PeftAdapted:
         inner = saved_in(folder)
         with refusing():
             hotswap_adapter(self.model, str(inner), adapter_name=name, torch_device="cpu")
+
+    def prepare_swaps(self, more_rank: int) -> None:
+        try:
+            prepare = find_name("peft", ["peft.utils.hotswap:prepare_model_for_compiled_hotswap"])
+        except Gone as gone:
+            raise NotServed(str(gone)) from gone
+        configs = self.model.peft_config.values()
+        largest = max(max(config.r, *(config.rank_pattern or {}).values(), 0) for config in configs)
+        with refusing():
+            prepare(self.model, target_rank=largest + more_rank)
 
     def state(self, name: str) -> Mapping[str, Tensor]:
         import peft

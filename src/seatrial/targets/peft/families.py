@@ -73,17 +73,18 @@ class AdaptedCausalFamily(KnowsFailures):
             if why := NOT_SERVED.get((self.family, word)):
                 raise NotServed(why)
 
+    def _experts(self) -> list[str]:
+        """Return the names of the parameters that hold all experts of a layer."""
+        named = self._base.named_parameters()
+        return [name for name, value in named if value.dim() == 3 and ".experts." in name]
+
     def _targets(self, layers: Layers) -> dict[str, Any]:
         """Return the options that name the layers."""
         if layers == "linear layers":
             return {"target_modules": "all-linear"}
         modules = dict(self._base.named_modules())
         if layers == "experts":
-            named = [
-                name
-                for name, value in self._base.named_parameters()
-                if value.dim() == 3 and ".experts." in name
-            ]
+            named = self._experts()
             if not named:
                 raise NotServed("no experts in one tensor")
             return {"target_modules": [], "target_parameters": named}
@@ -172,6 +173,14 @@ class AdaptedCausalFamily(KnowsFailures):
             model.save_pretrained(folder)
             loaded = peft.PeftModel.from_pretrained(copy.deepcopy(self._base), folder)
             return self._logits(loaded.eval(), rows)
+        if use == "loaded by the model itself":
+            folder = tempfile.mkdtemp(dir=temporary_folder())
+            model.save_pretrained(folder)
+            base = copy.deepcopy(self._base)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(1)
+                base.load_adapter(folder)
+            return self._logits(base.eval(), rows)
         if use == "disabled":
             with model.disable_adapter():
                 return self._logits(model, rows)
@@ -189,10 +198,35 @@ class AdaptedCausalFamily(KnowsFailures):
             model.unmerge_adapter()
         return self._logits(model, rows)
 
+    def misplaced(self, layers: Layers) -> list[str]:
+        self._check(layers)
+        if layers == "experts":
+            raise NotServed("they are named in full")
+        if layers == "linear layers" and self._experts():
+            raise NotServed("names of linear layers are taken for those of experts, which are no layers here")
+        named, head = self._targets(layers)["target_modules"], self._base.get_output_embeddings()
+        due = {
+            name
+            for name, layer in self._base.named_modules()
+            if (layer is not head and _is_linear(layer) if named == "all-linear" else name in named)
+        }
+        adapted = self._adapted(layers).get_base_model()
+        found = {
+            name
+            for name, layer in adapted.named_modules()
+            if getattr(layer, "lora_A", None) or getattr(layer, "lora_embedding_A", None)
+        }
+        wrong = [f"{name} has no adapter" for name in sorted(due - found)]
+        return wrong + [f"{name} has one" for name in sorted(found - due)]
+
     def untrained(self, rows: Rows, layers: Layers) -> list[str]:
         self._check(layers, "trains")
         gradients = self._gradients(layers, rows, checkpointed=False)
         return [name for name, value in gradients.items() if value is None or not value.abs().any()]
+
+
+def _is_linear(layer: torch.nn.Module) -> bool:
+    return isinstance(layer, torch.nn.Linear) or type(layer).__name__ == "Conv1D"
 
 
 @contextmanager

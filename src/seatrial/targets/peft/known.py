@@ -71,6 +71,7 @@ TIED_MERGE = KnownFailure(
     "R29.elsewhere/merged again",
     "R29.histories/outputs",
     "R29.histories/scaled",
+    "R29.histories/scaled alone",
     "R29.histories/combined",
 )
 TIED_DISABLED = replace(TIED_MERGE, releases=since("peft", "0.19")).of("R29.merged/disabled while merged")
@@ -172,6 +173,7 @@ ATTENTION = KnownFailure(
     "R29.merged/weights in float16",
     "R29.adapted/rescaled",
     "R29.histories/scaled",
+    "R29.histories/scaled alone",
     "R29.histories/combined",
 )
 ATTENTION_DRIFT = KnownFailure(
@@ -192,6 +194,7 @@ CONVOLUTION = KnownFailure(
     *_MERGED_ELSEWHERE[:3],
     "R29.histories/outputs",
     "R29.histories/scaled",
+    "R29.histories/scaled alone",
     "R29.histories/combined",
 )
 REPLICATED_SECOND = KnownFailure(
@@ -209,6 +212,7 @@ REPLICATED_SECOND = KnownFailure(
     "R29.histories/rows",
     "R29.histories/combined",
     "R29.histories/scaled",
+    "R29.histories/scaled alone",
 )
 REPLICATED_MERGE = KnownFailure(
     "replicated layers share the weight that each of them merges its own change into",
@@ -255,14 +259,6 @@ FROD_TRANSPOSED = KnownFailure(
     "R29.elsewhere/merged next to the other",
     "R29.elsewhere/saved",
 )
-SWAPPED = KnownFailure(
-    "hotswap_adapter raises on norms of DoRA, embeddings, heads, biases, saved modules and tokens of the file",
-    finding="PEFT: swapping adapters of embeddings",
-).of("R29.saved/swapped in")
-SWAPPED_PATTERNS = KnownFailure(
-    "hotswap_adapter computes one scaling from alpha and rank, also where patterns give a layer others",
-    finding="PEFT: swapping adapters with patterns",
-).of("R29.saved/swapped in")
 TRAINS_FOR_INFERENCE = KnownFailure(
     "biases and prompts train of an adapter that is loaded for inference",
     finding="PEFT: what trains of an adapter for inference",
@@ -344,8 +340,14 @@ MAGNITUDE_LEFT = KnownFailure(
 SCALED_EMBEDDING = KnownFailure(
     "scale_layer and unscale_layer pass over adapters of embeddings",
     finding="PEFT: the scale of an adapter of an embedding",
-).of("R29.histories/scaled")
-_TOKENS = ("R29.histories/outputs", "R29.histories/gradients", "R29.histories/scaled", "R29.histories/rows")
+).of("R29.histories/scaled", "R29.histories/scaled alone")
+_TOKENS = (
+    "R29.histories/outputs",
+    "R29.histories/gradients",
+    "R29.histories/scaled",
+    "R29.histories/scaled alone",
+    "R29.histories/rows",
+)
 TOKENS_STAY_MERGED = KnownFailure(
     "tokens of a merged adapter of LoRA stay merged where another adapter is put in use",
     finding="PEFT: merged tokens and another adapter",
@@ -360,7 +362,8 @@ TIED_TOKENS_IN_USE = KnownFailure(
 )
 
 
-def _embeds(options: Mapping[str, Any]) -> bool:
+def embeds(options: Mapping[str, Any]) -> bool:
+    """Return whether the options name embeddings or a head."""
     targets = options.get("target_modules") or []
     return any(name in targets for name in ("embed_tokens", "lm_head", "wte"))
 
@@ -368,14 +371,14 @@ def _embeds(options: Mapping[str, Any]) -> bool:
 def moving(options: Mapping[str, Any]) -> list[KnownFailure]:
     """Return what moving an adapter with these options to another model breaks."""
     # A file of tokens alone is right while merged.
-    found = [SAVED_WHILE_MERGED] if _embeds(options) and "token_indices" not in options else []
+    found = [SAVED_WHILE_MERGED] if embeds(options) and "token_indices" not in options else []
     return found + ([CONVERTED] if options.get("use_dora") or options.get("lora_bias") else [])
 
 
 def in_histories(options: Mapping[str, Any]) -> list[KnownFailure]:
     """Return what a history of several adapters of LoRA with these options breaks."""
-    found = [SCALED_EMBEDDING] if _embeds(options) else []
-    found += [MAGNITUDE_LEFT] if options.get("use_dora") and _embeds(options) else []
+    found = [SCALED_EMBEDDING] if embeds(options) else []
+    found += [MAGNITUDE_LEFT] if options.get("use_dora") and embeds(options) else []
     found += [SCALED_TWICE]
     found += [RSLORA_SUMS] if options.get("use_rslora") else []
     found += [BIAS_SUMS] if options.get("lora_bias") else []
@@ -384,12 +387,3 @@ def in_histories(options: Mapping[str, Any]) -> list[KnownFailure]:
     if not options.get("trainable_token_indices"):
         return found
     return [*found, TOKENS_STAY_MERGED] + ([TIED_TOKENS_IN_USE] if options.get("trait") == "tied" else [])
-
-
-def swapping(options: Mapping[str, Any]) -> list[KnownFailure]:
-    """Return what swapping an adapter of LoRA with these options breaks."""
-    embeds = _embeds(options)
-    kept = ("use_dora", "bias", "modules_to_save", "trainable_token_indices")
-    if embeds or any(options.get(option) for option in kept):
-        return [SWAPPED]
-    return [SWAPPED_PATTERNS] if options.get("rank_pattern") or options.get("alpha_pattern") else []

@@ -35,7 +35,7 @@ DEFT_IN_TURN = KnownFailure(
 HIRA_SCALED = KnownFailure(
     "what HiRA adds to an embedding is not multiplied by the embedding's scale",
     finding="PEFT: HiRA on scaled embeddings",
-).of(*_MERGES, "R29.adapted/float64 oracle", "R29.histories/scaled")
+).of(*_MERGES, "R29.adapted/float64 oracle", "R29.histories/scaled", "R29.histories/scaled alone")
 OFT_TWO = KnownFailure(
     "two rotations at once are applied in one order by the forward pass, and in the other one by a merge",
     finding="PEFT: two OFT adapters at once",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.targets.peft import known as known_failures
+from seatrial.targets.peft import known_moves
 from seatrial.targets.peft.kinds import CombiningAdapters, PeftAdapters, adapter_of
 
 ATTENTION = ["q_proj", "v_proj"]
@@ -25,7 +26,7 @@ def lora(
     given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
     given["known"] = [
         *given.get("known", ()),
-        *known_failures.swapping(given),
         *known_failures.in_histories(given),
+        *known_moves.of_lora(given),
     ]
     return adapter_of("LoraConfig", parent=CombiningAdapters if combining else parent, **given)

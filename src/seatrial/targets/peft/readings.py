@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from torch import Tensor
 from seatrial.relations.contracts.adapters import WeightUpdate
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import adapted_weights, scaling
-from seatrial.targets.peft.adapted import PeftAdapted
+from seatrial.targets.peft.adapted import PeftAdapted, refusing
 from seatrial.targets.peft.bases import VOCAB
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.updates import by_pattern
@@ -98,17 +99,23 @@ def with_its_base(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, num_toke
         raise NotServed("the adapter has a row for each token")
     words = Tokenizer(WordLevel({f"w{number}": number for number in range(num_tokens)}, unk_token="w0"))
     with tempfile.TemporaryDirectory() as folder:
-        adapters.plain("float32").save_pretrained(f"{folder}/base")
-        model.save(Path(folder), "first")
-        inner = Path(folder) / "first"
+        inner = _saved_with_its_base(adapters, model, folder)
         fast: Any = transformers.PreTrainedTokenizerFast
         fast(tokenizer_object=words, unk_token="w0").save_pretrained(str(inner))
-        said = json.loads((inner / "adapter_config.json").read_text(encoding="utf-8"))
-        said["base_model_name_or_path"] = f"{folder}/base"
-        (inner / "adapter_config.json").write_text(json.dumps(said), encoding="utf-8")
         loaded = peft.AutoPeftModelForCausalLM.from_pretrained(str(inner))
     logits_BSV: Tensor = adapters.of_model(loaded).outputs(ids_BS)
     return logits_BSV[..., :VOCAB]
+
+
+def _saved_with_its_base(adapters: Any, model: PeftAdapted, folder: str) -> Path:
+    """Save the base and the adapter, which names it, and return the adapter's folder."""
+    adapters.plain("float32").save_pretrained(f"{folder}/base")
+    model.save(Path(folder), "first")
+    inner = Path(folder) / "first"
+    said = json.loads((inner / "adapter_config.json").read_text(encoding="utf-8"))
+    said["base_model_name_or_path"] = f"{folder}/base"
+    (inner / "adapter_config.json").write_text(json.dumps(said), encoding="utf-8")
+    return inner
 
 
 def _has_rows_of_tokens(options: Mapping[str, Any]) -> bool:
@@ -116,3 +123,69 @@ def _has_rows_of_tokens(options: Mapping[str, Any]) -> bool:
     targets = options.get("target_modules") or ()
     named += [targets] if isinstance(targets, str) else list(targets)
     return any(name in ("embed_tokens", "lm_head", "wte") for name in named)
+
+
+def _need_its_library(adapters: Any, model: PeftAdapted) -> None:
+    """Raise NotServed for what Transformers takes no adapter of."""
+    if adapters.kind.trait in NETS or "replicated" in adapters.kind.trait:
+        raise NotServed("the base is no language model of a file")
+    if model.model.peft_config["first"].is_prompt_learning:
+        raise NotServed("Transformers takes no virtual tokens")
+
+
+def _plain_logits(base: Any, ids_BS: Tensor) -> Tensor:
+    base.eval()
+    with torch.no_grad():
+        logits_BSV: Tensor = base(
+            input_ids=ids_BS, attention_mask=torch.ones_like(ids_BS), use_cache=False
+        ).logits
+    return logits_BSV
+
+
+def loaded_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    """Return the logits of a model that loads a file of an adapter by its own `load_adapter`."""
+    _need_its_library(adapters, model)
+    base = adapters.given("float32")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder), "first")
+        with refusing(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(77)
+            base.load_adapter(str(Path(folder) / "first"), adapter_name="first")
+    return _plain_logits(base, ids_BS)
+
+
+def with_its_base_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    """Return the logits of the base that an adapter names, as `from_pretrained` of a base loads both."""
+    import transformers
+
+    _need_its_library(adapters, model)
+    auto: Any = transformers.AutoModelForCausalLM
+    with tempfile.TemporaryDirectory() as folder:
+        inner = _saved_with_its_base(adapters, model, folder)
+        with refusing(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(77)
+            loaded = auto.from_pretrained(str(inner))
+    return _plain_logits(loaded, ids_BS)
+
+
+def added_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    """Return the logits of a loaded adapter that a model's own `add_adapter` and `save_pretrained` made."""
+    import peft
+
+    _need_its_library(adapters, model)
+    base = adapters.given("float32")
+    with tempfile.TemporaryDirectory() as folder:
+        with refusing(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(77)
+            base.add_adapter(copy.deepcopy(model.model.peft_config["first"]), adapter_name="first")
+        state = {
+            name.removeprefix("base_model.model."): value for name, value in model.state("first").items()
+        }
+        peft.set_peft_model_state_dict(base, state, adapter_name="first")
+        try:
+            with refusing():
+                base.save_pretrained(folder)
+        except KeyError as error:
+            raise NotServed(f"saving raises: {error}") from error
+        loaded = peft.PeftModel.from_pretrained(adapters.given("float32"), folder, "first")
+    return adapters.of_model(loaded).outputs(ids_BS)  # type: ignore[no-any-return]

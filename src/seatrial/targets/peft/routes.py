@@ -16,7 +16,13 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.peft.adapted import PeftAdapted, refusing
 from seatrial.targets.peft.bases import VOCAB
-from seatrial.targets.peft.readings import read_by_names, with_its_base
+from seatrial.targets.peft.readings import (
+    added_by_the_library,
+    loaded_by_the_library,
+    read_by_names,
+    with_its_base,
+    with_its_base_by_the_library,
+)
 
 NEW_IDS = 3
 PADDING = 2
@@ -302,6 +308,9 @@ TRANSFERS: Mapping[Transfer, Callable[[Any, PeftAdapted, Tensor], Tensor]] = {
         *given, num_tokens=VOCAB + 3
     ),
     "file with embeddings": lambda *given: _loaded(*given, embeddings=True),
+    "file loaded by the model itself": loaded_by_the_library,
+    "file of an adapter that the model itself added": added_by_the_library,
+    "file with its base, loaded as one model": with_its_base_by_the_library,
     "file written while disabled": _written_while_disabled,
     "file written while merged": _written_while_merged,
     "over the one that is there": _over_the_one_that_is_there,

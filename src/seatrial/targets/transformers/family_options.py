@@ -24,7 +24,7 @@ from seatrial.targets.transformers.causal import need_packed_masks
 from seatrial.targets.transformers.families import CausalFamily
 from seatrial.targets.transformers.family_table import FAMILIES, Family
 from seatrial.targets.transformers.option_table import NOT_JUDGED, failures_of, why_excluded
-from seatrial.targets.transformers.option_values import Variant, variants_of
+from seatrial.targets.transformers.option_values import Variant, structures_of, variants_of
 
 NOISE = 0.1
 """Spread that biases and norms get, which are constant in a fresh model: an option that leaves one out then shows."""
@@ -127,6 +127,8 @@ class FamilyOptions:
         """Find the family in the installed release."""
         self._plain = OptionedFamily(self.family, {})
         self._made: dict[str, OptionedFamily] = {"": self._plain}
+        if not self._variants:
+            raise Gone(f"no option of {self.family} is judged yet")
 
     @property
     def _row(self) -> Family:
@@ -134,7 +136,10 @@ class FamilyOptions:
 
     @cached_property
     def _variants(self) -> Mapping[str, Variant]:
-        singles = variants_of(self._plain._config_class, self._plain._config(), self._row.options)
+        given = self._plain._config_class, self._plain._config()
+        if self.family in NOT_JUDGED:
+            return {one.name: one for one in structures_of(*given)}
+        singles = variants_of(*given, self._row.options)
         half = len(singles) // 2
         pairs = [
             Variant(name=f"{one.name} & {other.name}", options={**one.options, **other.options})
@@ -194,5 +199,7 @@ def _adapter(family: str) -> type[FamilyOptions]:
 
 
 ADAPTERS: dict[str, type[Any]] = {
-    f"options-{family}": _adapter(family) for family in FAMILIES if family not in NOT_JUDGED
+    f"options-{family}": _adapter(family)
+    for family in FAMILIES
+    if family not in NOT_JUDGED or not FAMILIES[family].has_parts
 }

@@ -82,6 +82,24 @@ NUMBERS: Mapping[str, Sequence[Any]] = {
     "word_embed_proj_dim": [24],
 }
 """Of options whose kind does not say what a tiny model can have."""
+STRUCTURE: Mapping[str, Sequence[Any]] = {
+    "kv_lora_rank": [12],
+    "linear_key_head_dim": [12],
+    "linear_value_head_dim": [12],
+    "mamba_d_state": [12],
+    "mamba_n_groups": [2],
+    "mamba_ngroups": [2],
+    "mamba_num_heads": [8],
+    "moe_intermediate_size": [24],
+    "n_groups": [2],
+    "n_routed_experts": [6],
+    "num_experts": [6],
+    "num_local_experts": [6],
+    "qk_nope_head_dim": [12],
+    "shared_expert_intermediate_size": [24],
+    "state_size": [12],
+}
+"""Sizes that are 1, or equal to another one for which code may take them, in a tiny model."""
 WITH: Mapping[str, Mapping[str, Any]] = {
     "n_group": {"topk_group": 1, "num_experts_per_tok": 2},
     "topk_method": {"n_group": 2, "topk_group": 1},
@@ -121,6 +139,17 @@ class Variant:
     """Whether it acts in training mode alone, as dropout does."""
 
 
+def structures_of(config_class: type[Any], config: Any) -> list[Variant]:
+    """Return a variant for each size of `STRUCTURE` that a configuration has at another value."""
+    names, known = _annotations(config_class), config.to_dict()
+    return [
+        Variant(name=f"{name}={value}", options={name: value})
+        for name, values in STRUCTURE.items()
+        for value in values
+        if name in names and known.get(name) not in (None, value)
+    ]
+
+
 def variants_of(config_class: type[Any], config: Any, own: Mapping[str, Any]) -> list[Variant]:
     """Return a variant for each other value that an option of a configuration can have in a tiny model.
 
@@ -150,6 +179,7 @@ def variants_of(config_class: type[Any], config: Any, own: Mapping[str, Any]) ->
                     trains="drop" in name or "jitter" in name,
                 )
             )
+    found += structures_of(config_class, config)
     return [*found, *_rotary(config, types_of), *_layers(config, types_of, own)]
 
 

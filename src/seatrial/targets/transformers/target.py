@@ -97,7 +97,7 @@ class TransformersTarget(ComponentsTarget):
                 for name in families_with_heads()
                 if name not in HEADS
             }
-            | {f"options of {name}": "its options are not judged yet" for name in NOT_JUDGED}
+            | {f"options of {name}": "of its options sizes alone are judged" for name in NOT_JUDGED}
             | {
                 f"generation of {kind}": "no small model of it is made yet"
                 for kind in classes_of_release()

@@ -26,6 +26,7 @@ USES: dict[Use, str] = {
     "merged for good": "a weight that the model reads past the adapter, a tensor that stays behind",
     "disabled": "a part of the adapter that stays",
     "saved and loaded": "tensors of the adapter that are left out or renamed",
+    "loaded by the model itself": "a name under which the model does not find tensors, which stay as drawn",
     "next to another": "a second adapter that adds to the first, or replaces a part of it",
     "checkpointed": "activations computed again without the adapter",
 }
@@ -44,9 +45,20 @@ def every_tensor_trains(stack: Any, case: RowsCase, *, layers: Layers) -> Measur
     return Measure.count(stack.untrained(case.rows, layers), "tensors without a gradient")
 
 
+def adapters_are_where_they_are_named(stack: Any, case: RowsCase, *, layers: Layers) -> Measure:
+    """Check that every layer that is named has an adapter, and no other one."""
+    return Measure.count(stack.misplaced(layers), "layers with an adapter too many or too few")
+
+
 for _layers in LAYERS:
     for _use, _suspects in USES.items():
         FAMILIES.law(f"{_layers}: {_use}", _suspects, layers=_layers, use=_use)(adapter_computes_the_same)
+    FAMILIES.law(
+        f"{_layers}: placed",
+        "a head that is taken for an inner layer, a name that is found within another one",
+        layers=_layers,
+        seeded=False,
+    )(adapters_are_where_they_are_named)
     FAMILIES.law(
         f"{_layers}: trains",
         "a weight that the model reads past the adapter, a graph that is cut",

@@ -14,8 +14,8 @@ from seatrial.relations.contracts.adapters import Combination
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.adapted import BOUND, changes_base, refuses
 from seatrial.relations.laws.adapters.elsewhere import GRADIENTS
-from seatrial.relations.laws.adapters.history import NAMES, Record, disabled, history
-from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case
+from seatrial.relations.laws.adapters.history import NAMES, Member, Record, disabled, history, scale, trained
+from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference, largest_gradient_difference
@@ -87,6 +87,38 @@ def outputs_are_those_alone(stack: Any, case: AdapterCase) -> Measure:
 def scaled_outputs_are_the_oracle(stack: Any, case: AdapterCase) -> Measure:
     """Compare outputs after each call with those of the adapter in use alone, also where its scale is set."""
     return _outputs(stack, case, scales=True)
+
+
+SCALINGS = (
+    ("set", 3.0),
+    ("multiply", -1.5),
+    ("divide", -1.5),
+    ("divide", None),
+    ("multiply", 0.5),
+    ("set", -1.5),
+)
+"""Calls in turn: each kind after another one."""
+
+
+@HISTORIES.law(
+    "scaled alone", "a scale that is set or reset by another rule than the first one", excluded=_is_not_known
+)
+def one_is_scaled(stack: Any, case: AdapterCase) -> Measure:
+    """Compare outputs of the only adapter of a model with the oracle's, after each call that sets its scale."""
+    model = stack.alone("own", NAMES[0], seed=case.seed)
+    record = Record(stack, ids_of(stack, case), torch.Generator().manual_seed(case.seed), 0.0, ("own",), True)
+    trained(model, NAMES[0], case.seed)
+    if model.updates(NAMES[0]) is None:
+        raise NotServed("no closed form")
+    record.model, record.used, record.members[NAMES[0]] = model, NAMES[0], Member("own", model)
+    found = []
+    for how, factor in SCALINGS:
+        scale(record, how, factor)
+        error = largest_difference(model.outputs(record.ids_BS), record.due())
+        found.append((error, f"{how} {factor}"))
+    return Measure.largest(
+        found, BOUND, "outputs of a scaled adapter against the oracle, relative difference"
+    )
 
 
 def _outputs(stack: Any, case: AdapterCase, *, scales: bool) -> Measure:

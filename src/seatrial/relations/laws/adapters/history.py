@@ -98,7 +98,7 @@ class Record:
         return due_BSV
 
 
-def _trained(model: HistoryModel, name: str, seed: int) -> HistoryModel:
+def trained(model: HistoryModel, name: str, seed: int) -> HistoryModel:
     """Add random numbers to what trains of a model with one adapter, as training would."""
     generator, tensors = torch.Generator().manual_seed(1000 + seed), model.tensors()
     with torch.no_grad():
@@ -155,7 +155,7 @@ def _add(record: Record) -> None:
         for key in sorted(member.alone.tensors_of(name) & tensors.keys())
         if not _starts_alike(tensors[key], start[key])
     ]
-    _trained(member.alone, name, record.seed())
+    trained(member.alone, name, record.seed())
     record.members[name] = member
     record.note = f"{name} {member.options}"
     _set(record, name)
@@ -164,7 +164,7 @@ def _add(record: Record) -> None:
 def _load(record: Record) -> None:
     name = record.pick([name for name in NAMES if name not in record.members])
     member, _ = _member(record, name)
-    _trained(member.alone, name, record.seed())
+    trained(member.alone, name, record.seed())
     with tempfile.TemporaryDirectory() as folder:
         member.alone.save(Path(folder), name)
         member.trains_too = record.pick([True, False])
@@ -177,7 +177,7 @@ def _load(record: Record) -> None:
 
 def _overwrite(record: Record) -> None:
     name = record.pick(record.others())
-    alone = _trained(record.members[name].alone, name, record.seed())
+    alone = trained(record.members[name].alone, name, record.seed())
     try:
         if record.pick([True, False]):
             record.model.set_state(name, alone.state(name))
@@ -239,22 +239,34 @@ def _copy(record: Record) -> None:
     record.model = record.model.copied()
 
 
+def scale(record: Record, how: str, factor: float | None, name: str = "") -> None:
+    """Set, multiply or divide the scale of an adapter, the one in use unless it is named; None: reset it."""
+    member = record.members[name or record.used]
+    if factor is None:
+        record.model.divide_scale(None)
+        member.factor = 1.0
+    elif how == "set":
+        record.model.set_scale(name or record.used, factor)
+        member.factor = factor
+    elif how == "multiply":
+        record.model.multiply_scale(factor)
+        member.factor *= factor
+    else:
+        record.model.divide_scale(factor)
+        member.factor /= factor
+
+
 def _set_scale(record: Record) -> None:
-    name, factor = record.pick(record.members), record.pick(FACTORS)
-    record.model.set_scale(name, factor)
-    record.members[name].factor = factor
+    name = record.pick(record.members)
+    scale(record, "set", record.pick(FACTORS), name)
 
 
 def _multiply_scale(record: Record) -> None:
-    factor = record.pick(FACTORS)
-    record.model.multiply_scale(factor)
-    record.members[record.used].factor *= factor
+    scale(record, "multiply", record.pick(FACTORS))
 
 
 def _divide_scale(record: Record) -> None:
-    factor = record.pick([None, *FACTORS])
-    record.model.divide_scale(factor)
-    record.members[record.used].factor = record.members[record.used].factor / factor if factor else 1.0
+    scale(record, "divide", record.pick([None, *FACTORS]))
 
 
 Call = Callable[[Record], None]
@@ -312,7 +324,7 @@ def history(
     member, seed = _member(record, record.used)
     record.model = stack.alone(member.options, record.used, seed=seed, dropout=dropout)
     record.members[record.used] = member
-    _trained(member.alone, record.used, record.seed())
+    trained(member.alone, record.used, record.seed())
     _set(record, record.used)
     _add(record)
     record.done.append(f"{record.used} {member.options}, add {record.note}")

@@ -71,6 +71,54 @@ def swapped_in(stack: Any, case: AdapterCase) -> Measure:
     )
 
 
+MORE_RANK = 3
+"""Ranks more than the adapter has."""
+
+
+@SAVED.law(
+    "swapped in after preparing",
+    "weights that are moved by the preparation, a scaling that stays",
+    excluded=_is_not_swapped,
+)
+def swapped_in_after_preparing(stack: Any, case: AdapterCase) -> Measure:
+    """Pad an adapter to a larger rank, and compare outputs with those before, and after a swap with the saved one's."""
+    ids_BS = ids_of(stack, case)
+    saved, model = (stack.adapted(seed=seed, dtype="float32") for seed in (case.seed, case.seed + 5))
+    move(saved, case.seed)
+    move(model, case.seed + 5)
+    before_BSV = model.outputs(ids_BS)
+    model.prepare_swaps(MORE_RANK)
+    found = [(largest_difference(model.outputs(ids_BS), before_BSV), "prepared")]
+    with tempfile.TemporaryDirectory() as folder:
+        saved.save(Path(folder), "first")
+        model.swap(Path(folder), "first")
+    found.append((largest_difference(model.outputs(ids_BS), saved.outputs(ids_BS)), "swapped in"))
+    return Measure.largest(
+        found, EXACT, "outputs of an adapter that is padded to a larger rank, relative difference"
+    )
+
+
+@SAVED.law(
+    "what trains after preparing",
+    "new tensors that train for frozen ones, or the other way round",
+    excluded=_is_not_swapped,
+)
+def preparing_changes_not_what_trains(stack: Any, case: AdapterCase) -> Measure:
+    """Compare what trains before and after padding an adapter: one that trains, and one for inference."""
+    model = stack.adapted(seed=case.seed, dtype="float32")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder), "first")
+        frozen = stack.loaded(Path(folder), dtype="float32", trainable=False)
+    wrong = []
+    for one, what in ((model, "made"), (frozen, "loaded for inference")):
+        before = one.trainable()
+        one.prepare_swaps(MORE_RANK)
+        after = one.trainable()
+        wrong += [f"{name}, {what}, trains now" for name in sorted(after - before)]
+        wrong += [f"{name}, {what}, trains no more" for name in sorted(before - after)]
+    return Measure.count(wrong, "tensors that train before or after padding alone")
+
+
 def _is_a_prompt(stack: Any) -> str | None:
     return None if stack.adapter_spec.merges else "adapter_spec.merges=False"
 

@@ -81,6 +81,9 @@ PLACED.law(
     "buffers added later", "a state that was listed before", cases=plan("buffers added later", "buffers")
 )(stays_the_same_model)
 PLACED.law(
+    "prepared twice", "a model that a checkpoint holds twice", cases=plan("prepared twice", "buffers")
+)(stays_the_same_model)
+PLACED.law(
     "prepared in bfloat16",
     "weights that are cast, outputs in half precision",
     cases=plan("prepared in bfloat16", "buffers"),
