@@ -40,7 +40,7 @@ def take_turns(
     episodes = sampler.generate(prompts, params, stream)
     turns = [[text] for text in decode_completions(tokenizer, [episode.ids for episode in episodes])]
     seed = stream.initial_seed()
-    under_way = range(len(episodes))
+    under_way = list(range(len(episodes)))
     for number in range(1, environment.max_turns):
         answered: dict[int, Completion] = {}
         for row in under_way:
