@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -69,6 +70,8 @@ ELSEWHERE = (
     ),
 )
 """Subjects that a plain run leaves out: it has none of their parts, or they wait for processes."""
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""By which a process knows that it is a rank."""
 FIRST = ("sessions", "samplers", "changes", "models", "checkpoints", "programs", "sandboxes")
 """Subjects that take longest; asked first, two processes end at about the same time."""
 
@@ -111,7 +114,7 @@ def check_worked(config: RunConfig, guards: Guards, *, shared: bool = False) -> 
             has used an accelerator: there, all are asked here.
     """
     subjects = subjects_of(config)
-    with _silence():
+    with _apart():
         found = (
             _ask_in_two(subjects) if shared and not torch.accelerator.is_available() else _ask_all(subjects)
         )
@@ -123,13 +126,17 @@ def check_worked(config: RunConfig, guards: Guards, *, shared: bool = False) -> 
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def _apart() -> Iterator[None]:
+    """Context in which nothing is printed, and functions do not find themselves in a rank of the run."""
     with (
+        patch.dict(os.environ),
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
+        for name in RANK_VARIABLES:
+            os.environ.pop(name, None)
         yield
 
 
