@@ -31,16 +31,15 @@ from seatrial.targets.reference.guards.base import RunConfig, check
 from seatrial.targets.reference.worked.examples import ReferenceExamples
 
 WORKED = "worked examples"
-_PROGRAMS = ("programs", "sandboxes")
-OWN: Sequence[tuple[Callable[[RunConfig], bool], Sequence[str]]] = (
+Subjects = Sequence[tuple[Callable[[RunConfig], bool], Sequence[str]]]
+OWN: Subjects = (
     (lambda run: run.policy.backend != "hf", ("processes", "ranks", "shares")),
     (lambda run: run.policy.backend == "megatron", ("megatron",)),
     (lambda run: run.policy.lora_cfg.enabled, ("models", "returns", "shares", "states")),
     (
         lambda run: run.policy.generation.placement != "inline",
-        ("broadcasts", "engines", "links", "processes"),
+        ("broadcasts", "engines", "links", "models", "processes", "transfers"),
     ),
-    (lambda run: run.policy.generation.placement != "inline", ("models", "transfers")),
     (lambda run: bool(run.policy.generation.block_tokens), ("samplers", "states")),
     (lambda run: run.policy.generation.quantization is not None, ("engines", "processes", "samplers")),
     (lambda run: run.policy.draft.enabled, ("models", "offers", "states")),
@@ -53,23 +52,21 @@ OWN: Sequence[tuple[Callable[[RunConfig], bool], Sequence[str]]] = (
         lambda run: isinstance(run, GRPORunConfig) and run.grpo.async_grpo.enabled,
         ("asynchronous", "building", "clients", "collecting", "leases", "pools", "rollouts", "stores"),
     ),
-    (lambda run: "code_output" in (run.data.verifiers or [verifier_name(run.data)]), _PROGRAMS),
 )
 """Subjects of what sets a run apart from a plain one."""
-ELSEWHERE = (
-    *(
-        "asynchronous",
-        "broadcasts",
-        "links",
-        "megatron",
-        "pools",
-        "processes",
-        *_PROGRAMS,
-        "shares",
-        "transfers",
+MORE: Subjects = (
+    (lambda run: run.checkpointing.metric_name is not None, ("checkpoints", "metrics")),
+    (
+        lambda run: "code_output" in (run.data.verifiers or [verifier_name(run.data)]),
+        ("programs", "sandboxes"),
     ),
 )
-"""Subjects that a plain run leaves out: it has none of their parts, or they wait for processes."""
+"""Subjects of options that any run may have."""
+ELSEWHERE = (
+    *("asynchronous", "broadcasts", "links", "megatron", "pools"),
+    *("processes", "programs", "sandboxes", "shares", "transfers"),
+)
+"""Subjects that a plain run leaves out: it has none of their parts."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """By which a process knows that it is a rank."""
 FIRST = ("sessions", "samplers", "changes", "models", "checkpoints", "programs", "sandboxes")
@@ -79,8 +76,9 @@ FIRST = ("sessions", "samplers", "changes", "models", "checkpoints", "programs",
 def subjects_of(config: RunConfig) -> Sequence[str]:
     """Return the subjects of what sets a run apart from a plain one; of a plain run, the others."""
     own = {subject for applies, subjects in OWN if applies(config) for subject in subjects}
-    if not own - {*_PROGRAMS}:
-        own |= SUBJECTS.keys() - {*ELSEWHERE}
+    if not own:
+        own = SUBJECTS.keys() - {*ELSEWHERE}
+    own |= {subject for applies, subjects in MORE if applies(config) for subject in subjects}
     return sorted(own, key=lambda subject: (subject not in FIRST, subject))
 
 
