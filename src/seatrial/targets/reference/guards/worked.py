@@ -22,6 +22,8 @@ from unittest.mock import patch
 import torch
 
 from refrl.config import GRPORunConfig
+from refrl.distributed import SHARING
+from refrl.lifeline import LISTENING, RENDEZVOUS, TORCHRUN
 from refrl.training.build import verifier_name
 from seatrial.guards import Guards
 from seatrial.relations.contracts.worked import SUBJECTS
@@ -67,7 +69,7 @@ ELSEWHERE = (
     *("processes", "programs", "sandboxes", "shares", "transfers"),
 )
 """Subjects that a plain run leaves out: it has none of their parts."""
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+RANK_VARIABLES = (*("RANK", "LOCAL_RANK", "WORLD_SIZE"), TORCHRUN, RENDEZVOUS, LISTENING, SHARING)
 """By which a process knows that it is a rank."""
 FIRST = ("sessions", "samplers", "changes", "models", "checkpoints", "programs", "sandboxes")
 """Subjects that take longest; asked first, two processes end at about the same time."""
