@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +20,8 @@ from seatrial.guards import Guards
 from seatrial.relations.contracts.worked import SUBJECTS, WorkedExample
 from seatrial.targets.reference.guards import worked
 from seatrial.targets.reference.worked.examples import ReferenceExamples
+from seatrial.trials.sensors.guards import GUARDS_HOLD
+from seatrial.verdict import Outcome
 
 
 def config(recipe: str, *words: str) -> GRPORunConfig:
@@ -41,12 +46,12 @@ def test_runs_ask_for_their_own_parts(recipe: str, words: Sequence[str], asked: 
     assert {*subjects} < {*SUBJECTS} and "options" not in subjects
 
 
-def test_a_plain_run_asks_for_all_but_whole_runs() -> None:
+def test_a_plain_run_has_all_but_parts_of_other_runs() -> None:
     assert {*worked.subjects_of(config("grpo-smoke"))} == SUBJECTS.keys() - {*worked.ELSEWHERE}
     assert {*worked.ELSEWHERE} < SUBJECTS.keys()
 
 
-def test_a_run_that_executes_programs_asks_for_them_too() -> None:
+def test_a_run_that_executes_programs_has_their_examples_too() -> None:
     code = ("data.task=code_print", "data.verifier=code_output")
     plain = {*worked.subjects_of(config("grpo-smoke"))}
     assert {*worked.subjects_of(config("grpo-smoke", *code))} == {*plain, "programs", "sandboxes"}
@@ -110,3 +115,19 @@ def test_two_processes_share_the_subjects_and_one_that_ends_is_named(monkeypatch
     for what, kind in (("killed", "blocked"), ("ends", "failed")):
         found = asked(*(f"{what} {number}" for number in range(20)))
         assert found["number"] == 19 and f"asked for {what}" in found[kind]["reason"]
+
+
+def test_a_blocked_guard_blocks_the_trial_unless_another_fails(tmp_path: Path) -> None:
+    guards, path = Guards(raises=False), tmp_path / "guards.json"
+    evidence: Any = SimpleNamespace(job=SimpleNamespace(guards_file=path))
+    steps: list[tuple[Callable[[], None], Outcome]] = [
+        (lambda: guards.hold("a", True, "", number=1), Outcome.PASS),
+        (lambda: guards.block("b", "memory was short"), Outcome.BLOCKED),
+        (lambda: guards.hold("c", False, "wrong", number=1), Outcome.FAIL),
+    ]
+    for record, outcome in steps:
+        record()
+        path.write_text(json.dumps(guards.summary()), encoding="utf-8")
+        verdict = GUARDS_HOLD.judge(evidence)
+        assert verdict.outcome is outcome
+        assert (outcome is Outcome.BLOCKED) == ("guard b: memory was short" in verdict.reason)

@@ -169,9 +169,9 @@ def ask(subject: str) -> Found:
 
 def _ask_in_two(subjects: Sequence[str]) -> Found:
     """Ask in this process and in a copy of it; each takes the next subject when it has done one."""
-    turns, told = os.pipe()
-    os.write(told, bytes(range(len(subjects))))
-    os.close(told)
+    turns, places = os.pipe()
+    os.write(places, bytes(range(len(subjects))))
+    os.close(places)
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     copy = context.Process(target=_take_turns, args=(subjects, turns, sender.send), daemon=True)
