@@ -30,7 +30,8 @@ def take_turns(
 
     Args:
         sampler: samples a turn of several rows.
-        environment: answers a turn that ended by itself; a turn that reached the length limit ends its episode.
+        environment: answers a turn that ended by itself; no answer, an answer that does not fit, or a turn that
+            reached the length limit ends the episode.
         tokenizer: of the model; makes ids of the environment's words.
         prompts: ids.
         params: `max_new_tokens` bounds the whole episode, the environment's words included.
@@ -39,13 +40,11 @@ def take_turns(
     episodes = sampler.generate(prompts, params, stream)
     turns = [[text] for text in decode_completions(tokenizer, [episode.ids for episode in episodes])]
     seed = stream.initial_seed()
+    under_way = list(range(len(episodes)))
     for number in range(1, environment.max_turns):
-        answers = [
-            environment.respond(said) if episode.finish_reason == "stop" else None
-            for episode, said in zip(episodes, turns, strict=True)
-        ]
-        answered = {}
-        for row, words in enumerate(answers):
+        answered: dict[int, Completion] = {}
+        for row in under_way:
+            words = environment.respond(turns[row]) if episodes[row].finish_reason == "stop" else None
             if words is not None:
                 episode = _with_words(episodes[row], tokenizer, words)
                 if len(episode.ids) < params.max_new_tokens:
@@ -55,6 +54,7 @@ def take_turns(
             turns[row].append(decode_completions(tokenizer, [rest.ids])[0])
         if not answered:
             break
+        under_way = [*answered]  # an episode that is over is not asked about again
     return episodes
 
 

@@ -169,12 +169,18 @@ class Guards:
         return [verdict for verdict in self.verdicts if verdict.outcome is Outcome.FAIL]
 
     def summary(self) -> dict[str, Any]:
-        """Return how often each guard was called, and its first failure, as JSON values."""
-        first: dict[str, Verdict] = {}
-        for verdict in self.failures:
-            first.setdefault(verdict.name, verdict)
+        """Return how often each guard was called, its first failure, and why it was blocked first, as JSON values."""
+        first: dict[tuple[str, Outcome], Verdict] = {}
+        for verdict in self.verdicts:
+            first.setdefault((verdict.name, verdict.outcome), verdict)
         return {
-            name: {"asked": number, "failed": first[name].to_json() if name in first else None}
+            name: {
+                "asked": number,
+                **{
+                    word: first[name, outcome].to_json() if (name, outcome) in first else None
+                    for word, outcome in (("failed", Outcome.FAIL), ("blocked", Outcome.BLOCKED))
+                },
+            }
             for name, number in self.asked.items()
         }
 
@@ -304,6 +310,11 @@ class Guards:
     def hold(self, name: str, is_good: bool, wrong: str, *, number: int) -> None:
         """Record a custom check: `wrong` is the message of a failure, `number` the number of samples."""
         self._ask(name, is_good, wrong, number=number)
+
+    def block(self, name: str, reason: str) -> None:
+        """Record that the environment prevented a check, or a part of it."""
+        self.asked[f"guard {name}"] += 1
+        self.verdicts.append(Verdict(name=f"guard {name}", outcome=Outcome.BLOCKED, reason=reason))
 
     def _ask(
         self,

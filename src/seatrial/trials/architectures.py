@@ -94,6 +94,7 @@ class Architecture:
             directory=context.directory,
             seed=context.seed,
             words=self.words,
+            runs_examples=True,
         )
         job = with_own_options(
             self.name,

@@ -107,6 +107,7 @@ class ParallelLayout:
                     directory=context.directory / way,
                     seed=context.seed,
                     overrides=(EPSILON, *options, *overrides),
+                    runs_examples=way == "shared",
                 )
                 for way, overrides in own.items()
             }

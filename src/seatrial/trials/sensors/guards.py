@@ -13,7 +13,7 @@ BITS = "guard bits after sync"
 
 
 def _hold(evidence: RunEvidence) -> Verdict:
-    """Every guard was asked, and none failed; a run that left no record of them fails."""
+    """Every guard was asked, and none failed or was blocked; a run that left no record of them fails."""
     path = evidence.job.guards_file
     if path is None or not path.is_file():
         reason = "the run left no record of its guards: it did not end, or nothing watched it"
@@ -25,6 +25,10 @@ def _hold(evidence: RunEvidence) -> Verdict:
         name, reason = next(iter(failed.items()))
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return Verdict(name=NAME, outcome=Outcome.FAIL, reason=f"{name}: {reason}{more}", num_samples=asked)
+    if blocked := [
+        f"{name}: {one['blocked']['reason']}" for name, one in found.items() if one.get("blocked")
+    ]:
+        return Verdict(name=NAME, outcome=Outcome.BLOCKED, reason="; ".join(blocked), num_samples=asked)
     if not asked:
         return Verdict(name=NAME, outcome=Outcome.SKIPPED, reason="not triggered: no guard was asked")
     return Verdict(

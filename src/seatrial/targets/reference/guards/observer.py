@@ -362,7 +362,7 @@ class GuardsWithExamples(TrialGuards):
         """Ask last, and only where the run itself showed no failure: it is written before."""
         super().ended(session)
         if session.world.rank == 0 and not any(one["failed"] for one in self.guards.summary().values()):
-            check_worked(self._config, self.guards)
+            check_worked(self._config, self.guards, shared=session.world.size == 1)
             self._write(session)
 
 
@@ -379,12 +379,12 @@ def _read(directory: Path) -> dict[str, Any]:
 
 
 def _joined(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the findings of all attempts: how often each guard checked something, and its first failure."""
+    """Return the findings of all attempts, as `Guards.summary` those of one."""
     joined = dict(earlier)
     for name, one in now.items():
-        before = joined.get(name, {"asked": 0, "failed": None})
+        before = joined.get(name, {"asked": 0})
         joined[name] = {
             "asked": before["asked"] + one["asked"],
-            "failed": before["failed"] or one["failed"],
+            **{word: before.get(word) or one[word] for word in ("failed", "blocked")},
         }
     return joined

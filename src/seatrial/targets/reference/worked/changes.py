@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,9 +47,10 @@ LETTERS = 'ab é漢😀\u2028"\\\n'
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_resumes()
+    yield from of_resumed_weights("hf")
     yield from _of_files()
     yield from _of_engines()
-    yield from _of_ranks()
+    yield from of_agreement("rows")
 
 
 ROW = Example(7, "p" * 999, "a" * 999, "made", solution="s" * 999, media="m" * 999)
@@ -86,29 +86,6 @@ def _of_resumes() -> Iterator[WorkedExample]:
     digests = [RunFacts(run_id="", seed=0, examples=rows, config={}).data for rows in CHANGES.values()]
     yield example("digests of changed rows", len(CHANGES), lambda: len(set(digests)))
 
-    frozen = {"w": torch.tensor([1.0, 2.0]), "v": torch.tensor([3.0])}
-    drifted = {**frozen, "w": torch.tensor([1.0, math.nextafter(2.0, 3.0) + 2.0**-22])}
-    renamed = {"w": frozen["w"], "u": frozen["v"]}
-    halved = {name: tensor.bfloat16() for name, tensor in frozen.items()}
-    kinds: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor] | None]] = {
-        "the same": (frozen, frozen),
-        "another reference": (frozen, drifted),
-        "no reference": (frozen, None),
-        "other frozen weights": (drifted, frozen),
-        "another name": (frozen, renamed),
-        "another type": (halved, frozen),
-        "frozen weights for a reference": ({}, frozen),
-    }
-    for backend in ("hf", "megatron") if find_spec("megatron") else ("hf",):
-        for what, given in kinds.items():
-            yield example(
-                f"a resume of {backend} with weights: {what}",
-                [5, 5] if what == "the same" else "ConfigError",
-                _resumed,
-                backend,
-                (frozen, frozen),
-                given,
-            )
     before = {
         "policy": {"tokenizer": {"path": "a", "chat_template": None}},
         "data": {"verifier": "x", "n": 1},
@@ -131,6 +108,29 @@ def _of_resumes() -> Iterator[WorkedExample]:
     for name, tag in (("val:accuracy", "validation/accuracy"), ("train:a/b:c", "train/a/b:c"), (None, None)):
         config = CheckpointingConfig(checkpoint_dir="x", save_period=1, metric_name=name)
         yield example(f"the tag of {name}", tag, metric_tag, config)
+
+
+def of_resumed_weights(backend: str) -> Iterator[WorkedExample]:
+    """Yield resumes of a backend (`hf`, `megatron`) with frozen weights and references of all kinds."""
+    frozen = {"w": torch.tensor([1.0, 2.0]), "v": torch.tensor([3.0])}
+    drifted = {**frozen, "w": torch.tensor([1.0, math.nextafter(2.0, 3.0) + 2.0**-22])}
+    renamed = {"w": frozen["w"], "u": frozen["v"]}
+    halved = {name: tensor.bfloat16() for name, tensor in frozen.items()}
+    kinds: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor] | None]] = {
+        "the same": (frozen, frozen),
+        "another reference": (frozen, drifted),
+        "no reference": (frozen, None),
+        "other frozen weights": (drifted, frozen),
+        "another name": (frozen, renamed),
+        "another type": (halved, frozen),
+        "frozen weights for a reference": ({}, frozen),
+    }
+    for what, given in kinds.items():
+        name, right = (
+            f"a resume of {backend} with weights: {what}",
+            [5, 5] if what == "the same" else "ConfigError",
+        )
+        yield example(name, right, _resumed, backend, (frozen, frozen), given)
 
 
 def _resumed(backend: str, before: tuple[Any, Any], now: tuple[Any, Any]) -> Any:
@@ -369,19 +369,19 @@ def _end_ids(own: set[int], end: int, configured: Any) -> Any:
     return build_sampling(config, generator, encoder).stop_token_ids
 
 
-def _of_ranks() -> Iterator[WorkedExample]:
+def of_agreement(backend: str) -> Iterator[WorkedExample]:
+    """Yield ranks (`rows`; `megatron`: of its data-parallel groups) that agree on weights and norms, or do not."""
     close = math.nextafter(1.0, 2.0)
-    for backend in ("rows", "megatron") if find_spec("megatron") else ("rows",):
-        for what, values, agrees in (
-            ("the same", [(1.0, 3.0)] * 3, True),
-            ("no numbers", [(math.nan, 3.0)] * 2, True),
-            ("norms that differ in the last digit", [(1.0, 3.0), (close, 3.0)], False),
-            ("norms that differ in the fourth digit", [(1.0, 3.0), (1.0, 3.0), (1.0004, 3.0)], False),
-            ("weights that differ in the fourth digit", [(1.0, 3.0), (1.0, 3.0004)], False),
-            ("weights that differ in the last digit", [(1.0, 3.0), (1.0, 3.0 + 2.0**-22)], False),
-        ):
-            right = [None if agrees else "DivergenceError"] * len(values)
-            yield example(f"{backend} of {len(values)} ranks: {what}", right, _agreed, backend, values)
+    for what, values, agrees in (
+        ("the same", [(1.0, 3.0)] * 3, True),
+        ("no numbers", [(math.nan, 3.0)] * 2, True),
+        ("norms that differ in the last digit", [(1.0, 3.0), (close, 3.0)], False),
+        ("norms that differ in the fourth digit", [(1.0, 3.0), (1.0, 3.0), (1.0004, 3.0)], False),
+        ("weights that differ in the fourth digit", [(1.0, 3.0), (1.0, 3.0004)], False),
+        ("weights that differ in the last digit", [(1.0, 3.0), (1.0, 3.0 + 2.0**-22)], False),
+    ):
+        right = [None if agrees else "DivergenceError"] * len(values)
+        yield example(f"{backend} of {len(values)} ranks: {what}", right, _agreed, backend, values)
 
 
 def _agreed(backend: str, values: Sequence[tuple[float, float]]) -> Any:

@@ -251,7 +251,7 @@ def _of_requests() -> Iterator[WorkedExample]:
         found = take_turns(sampler, environment, encoder, [(1,)] * 3, params, random_stream(0, "x", 0))
         return said, [one.ids for one in found]
 
-    yield example("turns that are answered", ([["a"], ["c"], ["c"]], [(97, 33, 98), (98,), (99,)]), asked)
+    yield example("turns that are answered", ([["a"], ["c"]], [(97, 33, 98), (98,), (99,)]), asked)
     yield example("the word that a model takes its cache by", "past_key_values", _engine, "plain")
     for kind in ("fixed", "nameless"):
         words = "cannot be reordered by rows"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.generation.base import Completion
@@ -18,6 +20,8 @@ from refrl.tasks import Example
 from seatrial.relations.contracts.worked import Refused, WorkedExample
 
 PAD = 9
+_FROM_FILES = AutoModelForCausalLM.from_pretrained
+_READ: dict[str, Any] = {}
 
 
 def example(
@@ -32,6 +36,14 @@ def refused(
 ) -> WorkedExample:
     """Return the example of a call that must raise, with these words in the message."""
     return WorkedExample(name=name, call=partial(function, *given, **options), right=Refused(words))
+
+
+def read_once(*words: Any, **options: Any) -> Any:
+    """Return a copy of what `AutoModelForCausalLM.from_pretrained` returns: it takes most of the time of a session."""
+    key = repr((words, sorted(options.items())))
+    if key not in _READ:
+        _READ[key] = _FROM_FILES(*words, **options)
+    return copy.deepcopy(_READ[key])
 
 
 def for_all(

@@ -18,6 +18,7 @@ from refrl.distributed import World
 from refrl.policy.megatron import context
 from refrl.policy.megatron.conversion import Link
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.changes import of_agreement, of_resumed_weights
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, backward, by_rank
 from seatrial.targets.reference.worked.megatron_files import of_files
@@ -31,6 +32,8 @@ def examples() -> Iterator[WorkedExample]:
         yield from _of_megatron()
         yield from of_layers()
         yield from of_files()
+        yield from of_resumed_weights("megatron")
+        yield from of_agreement("megatron")
 
 
 def _of_megatron() -> Iterator[WorkedExample]:

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from refrl.checkpointing.checkpointer import Checkpointer
 from refrl.config import ConfigError, GRPORunConfig, SFTRunConfig
@@ -24,7 +25,7 @@ from refrl.training.session import Observer
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration, model_directory, tuning_configuration
 from seatrial.targets.reference.worked.checkpoints import in_folder
-from seatrial.targets.reference.worked.made import batch, example, refused
+from seatrial.targets.reference.worked.made import batch, example, read_once, refused
 from seatrial.targets.reference.worked.steps import quietly
 
 
@@ -63,7 +64,10 @@ def _config(folder: Path, *, tunes: bool = False, **options: Any) -> Any:
 def _opened(config: GRPORunConfig | SFTRunConfig, observer: Observer, **more: Any) -> Iterator[Any]:
     loop = config.grpo if isinstance(config, GRPORunConfig) else config.sft
     chosen = {"num_updates": 4, "with_reference": False, **more}
-    with opening.open_session(config, loop, observer=observer, **chosen) as session:
+    with (
+        patch.object(AutoModelForCausalLM, "from_pretrained", read_once),
+        opening.open_session(config, loop, observer=observer, **chosen) as session,
+    ):
         yield session
 
 

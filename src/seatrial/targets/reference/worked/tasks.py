@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def _countless() -> Any:
 
 
 def _of_files() -> Iterator[WorkedExample]:
-    for suffix, words in (("parquet", "is no readable Parquet file"), ("arrow", "is no readable Arrow file")):
+    columnar = (("parquet", "is no readable Parquet file"), ("arrow", "is no readable Arrow file"))
+    for suffix, words in columnar if find_spec("pyarrow") else ():
         yield refused(words, f"bytes that are no {suffix}", _split, {f"train.{suffix}": "no rows" * 9})
     yield refused(
         "has no column 'p' (data.prompt_key)", "a column that is missing", _parquet, {"prompt_key": "p"}
