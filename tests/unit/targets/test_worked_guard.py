@@ -75,11 +75,11 @@ def test_a_wrong_result_fails_and_what_examples_print_is_not_the_runs(
     monkeypatch.setattr(ReferenceExamples, "worked_examples", lambda self, subject: made)
     monkeypatch.setattr(worked, "subjects_of", lambda config: ["calls"])
     guards = Guards(raises=False)
-    worked.check_worked(config("grpo-smoke"), guards)
+    worked.WorkedExamples(config("grpo-smoke")).check(guards)
     assert guards.summary()[f"guard {worked.WORKED}"] == {"asked": 1, "failed": None, "blocked": None}
     assert any("made_package, which is not installed" in name for name in guards.summary())
     made.append(WorkedExample(name="wrong", call=says, right=2))
-    worked.check_worked(config("grpo-smoke"), guards)
+    worked.WorkedExamples(config("grpo-smoke")).check(guards)
     failed = guards.summary()[f"guard {worked.WORKED}"]["failed"]
     assert failed is not None and "wrong: 1, right is 2" in str(failed)
     assert capsys.readouterr() == ("", "")
@@ -102,12 +102,12 @@ def test_two_processes_share_the_subjects_and_one_that_ends_is_named(monkeypatch
         return [WorkedExample(name=subject, call=call, right=subject)]
 
     monkeypatch.setattr(ReferenceExamples, "worked_examples", examples)
-    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    monkeypatch.setattr(worked, "_has_one_thread", lambda: True)
 
     def asked(*subjects: str) -> dict[str, Any]:
         monkeypatch.setattr(worked, "subjects_of", lambda config: subjects)
         guards = Guards(raises=False)
-        worked.check_worked(config("grpo-smoke"), guards, shared=True)
+        worked.WorkedExamples(config("grpo-smoke")).check(guards)
         return {"number": guards.verdicts[0].num_samples, **guards.summary()[f"guard {worked.WORKED}"]}
 
     found = asked(*(f"made {number}" for number in range(40)))

@@ -10,6 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from seatrial.relations.contracts.utilities import Template
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import tiny_tokenizer
 
 ENDING, TRAINING = "_chat_template", "_training"

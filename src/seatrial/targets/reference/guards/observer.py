@@ -60,7 +60,7 @@ from seatrial.targets.reference.guards.seeds import SeedGuard
 from seatrial.targets.reference.guards.specifications import check_specifications
 from seatrial.targets.reference.guards.updates import UpdateGuard, shows_updates
 from seatrial.targets.reference.guards.weight_sync import check_sync
-from seatrial.targets.reference.guards.worked import check_worked
+from seatrial.targets.reference.guards.worked import WorkedExamples
 from seatrial.targets.reference.target import GUARDS_FILE
 
 FIRST_CENSUS, NEXT_CENSUS = 3, 25
@@ -358,12 +358,19 @@ class TrialGuards(RecordingGuards):
 class GuardsWithExamples(TrialGuards):
     """The guards of a trial that also call the functions of the run on worked examples."""
 
+    def __init__(self, config: RunConfig) -> None:
+        """Begin with the examples before the run has computed anything."""
+        self._worked = WorkedExamples(config)
+        super().__init__(config)
+
     def ended(self, session: Session) -> None:
         """Ask last, and only where the run itself showed no failure: it is written before."""
         super().ended(session)
         if session.world.rank == 0 and not any(one["failed"] for one in self.guards.summary().values()):
-            check_worked(self._config, self.guards, shared=session.world.size == 1)
+            self._worked.check(self.guards)
             self._write(session)
+        else:
+            self._worked.drop()
 
 
 def _bits(tensor: Tensor) -> bytes:

@@ -1,8 +1,8 @@
 """Checks that functions of refrl, in the process of a run that used them, give results that were worked out by hand.
 
 What a run logs shows the cases that it meets. Edges, refusals, and options that it does not set are executed, too, and
-leave no trace: the worked examples of the relations (`worked/`) ask for them after the last step, in the same process
-and, where a second core may be idle, in a copy of it.
+leave no trace: the worked examples of the relations (`worked/`) ask for them, in a copy of the process that is made
+before the run begins and works beside it, and in the process itself after the last step.
 """
 
 from __future__ import annotations
@@ -16,14 +16,24 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import torch
-
 from refrl.config import GRPORunConfig
 from refrl.distributed import SHARING
-from refrl.lifeline import LISTENING, RENDEZVOUS, TORCHRUN
+from refrl.lifeline import (
+    LISTENING,
+    PARENT,
+    RAY_CLUSTER,
+    RAY_NODE,
+    RENDEZVOUS,
+    TORCHRUN,
+    end_with_parent,
+    is_started,
+)
 from refrl.training.build import verifier_name
 from seatrial.guards import Guards
 from seatrial.relations.contracts.worked import SUBJECTS
@@ -69,7 +79,10 @@ ELSEWHERE = (
     *("processes", "programs", "sandboxes", "shares", "transfers"),
 )
 """Subjects that a plain run leaves out: it has none of their parts."""
-RANK_VARIABLES = (*("RANK", "LOCAL_RANK", "WORLD_SIZE"), TORCHRUN, RENDEZVOUS, LISTENING, SHARING)
+RANK_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    *(TORCHRUN, RENDEZVOUS, LISTENING, SHARING, RAY_NODE, RAY_CLUSTER),
+)
 """By which a process knows that it is a rank."""
 FIRST = ("sessions", "samplers", "changes", "models", "checkpoints", "programs", "sandboxes")
 """Subjects that take longest; asked first, two processes end at about the same time."""
@@ -104,25 +117,77 @@ class Found:
         self.packages |= other.packages
 
 
-def check_worked(config: RunConfig, guards: Guards, *, shared: bool = False) -> None:
-    """Call the functions of each subject on its examples; what they print is not the run's.
+class WorkedExamples:
+    """The examples of a run's subjects, and the processes that are asked for them.
 
-    Args:
-        config: of the run.
-        guards: where the result is recorded.
-        shared: a copy of this process takes a part of the subjects. Autograd cannot run in a copy of a process that
-            has used an accelerator: there, all are asked here.
+    What examples print is not the run's. Threads do not come along into a copy of a process, and PyTorch's do not
+    notice, so that a copy is made only where there are none: before anything has been computed.
     """
-    subjects = subjects_of(config)
+
+    def __init__(self, config: RunConfig) -> None:
+        """Begin in a copy of this process, if it has one thread and is no rank."""
+        self._subjects = subjects_of(config)
+        self._turns, places = os.pipe()
+        os.write(places, bytes(range(len(self._subjects))))
+        os.close(places)
+        self._copy = None if is_started() or not _has_one_thread() else self._begin_copy()
+
+    def _begin_copy(self) -> tuple[BaseProcess, Connection]:
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        arguments = (os.getpid(), self._subjects, self._turns, sender.send)
+        copy = context.Process(target=_work_beside, args=arguments, daemon=True)
+        copy.start()
+        sender.close()
+        return copy, receiver
+
+    def drop(self) -> None:
+        """End without a result."""
+        os.close(self._turns)
+        if self._copy is not None:
+            self._copy[0].kill()
+            self._copy[0].join()
+
+    def check(self, guards: Guards) -> None:
+        """Ask for what is left here, and record what was found."""
+        by_subject: dict[str, Found] = {}
+        with _apart():
+            _take_turns(self._subjects, self._turns, lambda done: by_subject.update([done]))
+        status = None
+        if self._copy is not None:
+            copy, receiver = self._copy
+            with contextlib.suppress(EOFError):
+                while True:
+                    by_subject.update([receiver.recv()])
+            copy.join()
+            status = copy.exitcode
+        os.close(self._turns)
+        found = Found()
+        for subject in self._subjects:
+            found.add(by_subject.get(subject) or _of_ended(subject, status))
+        check(guards, WORKED, found.wrong, number=found.number)
+        for package in sorted(found.packages):
+            guards.hold(f"{WORKED} that need {package}, which is not installed", True, "", number=0)
+        if found.blocked:
+            guards.block(WORKED, "; ".join(found.blocked))
+
+
+def _has_one_thread() -> bool:
+    """Return whether the kernel knows of no other thread of this process; False where it cannot be asked."""
+    tasks = Path("/proc/self/task")
+    return tasks.is_dir() and len(list(tasks.iterdir())) == 1
+
+
+def _work_beside(
+    parent: int, subjects: Sequence[str], turns: int, send: Callable[[tuple[str, Found]], Any]
+) -> None:
+    """Take turns in a copy of the run's process, which ends with it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    os.environ[PARENT] = str(parent)
+    end_with_parent()
     with _apart():
-        found = (
-            _ask_in_two(subjects) if shared and not torch.accelerator.is_available() else _ask_all(subjects)
-        )
-    check(guards, WORKED, found.wrong, number=found.number)
-    for package in sorted(found.packages):
-        guards.hold(f"{WORKED} that need {package}, which is not installed", True, "", number=0)
-    if found.blocked:
-        guards.block(WORKED, "; ".join(found.blocked))
+        _take_turns(subjects, turns, send)
 
 
 @contextlib.contextmanager
@@ -138,13 +203,6 @@ def _apart() -> Iterator[None]:
         for name in RANK_VARIABLES:
             os.environ.pop(name, None)
         yield
-
-
-def _ask_all(subjects: Sequence[str]) -> Found:
-    found = Found()
-    for subject in subjects:
-        found.add(ask(subject))
-    return found
 
 
 def ask(subject: str) -> Found:
@@ -164,29 +222,6 @@ def ask(subject: str) -> Found:
         else:
             found.number += 1
             found.wrong += [] if said is None else [said]
-    return found
-
-
-def _ask_in_two(subjects: Sequence[str]) -> Found:
-    """Ask in this process and in a copy of it; each takes the next subject when it has done one."""
-    turns, places = os.pipe()
-    os.write(places, bytes(range(len(subjects))))
-    os.close(places)
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    copy = context.Process(target=_take_turns, args=(subjects, turns, sender.send), daemon=True)
-    copy.start()
-    sender.close()
-    by_subject: dict[str, Found] = {}
-    _take_turns(subjects, turns, lambda done: by_subject.update([done]))
-    with contextlib.suppress(EOFError):
-        while True:
-            by_subject.update([receiver.recv()])
-    copy.join()
-    os.close(turns)
-    found = Found()
-    for subject in subjects:
-        found.add(by_subject.get(subject) or _of_ended(subject, copy.exitcode))
     return found
 
 
