@@ -381,14 +381,11 @@ class OwnLoss(LanguageModel):
 
 def _summed_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
     logits_NV = outputs["logits"][:, :-1].flatten(0, 1)
-    total = torch.nn.functional.cross_entropy(
-        logits_NV, labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    if num_items_in_batch is None:
-        # Evaluations before 5 give no count.
-        num_items_in_batch = (labels[:, 1:] != IGNORED).sum()
-    loss: Tensor = total / num_items_in_batch
-    return loss
+    labels_N = labels[:, 1:].flatten()
+    total = torch.nn.functional.cross_entropy(logits_NV, labels_N, ignore_index=IGNORED, reduction="sum")
+    # Evaluations before 5 give no count.
+    count = (labels_N != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
+    return total / count
 
 
 ADAPTERS: dict[str, type[Any]] = {

@@ -2,7 +2,7 @@
 
 What a run logs shows the cases that it meets. Edges, refusals, and options that it does not set are executed, too, and
 leave no trace: the worked examples of the relations (`worked/`) ask for them, in a copy of the process that is made
-before the run begins and works beside it, and in the process itself after the last step.
+before the run begins and works at the same time, and in the process itself after the last step.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class WorkedExamples:
         context = multiprocessing.get_context("fork")
         receiver, sender = context.Pipe(duplex=False)
         arguments = (os.getpid(), self._subjects, self._turns, sender.send)
-        copy = context.Process(target=_work_beside, args=arguments, daemon=True)
+        copy = context.Process(target=_work_in_copy, args=arguments, daemon=True)
         copy.start()
         sender.close()
         return copy, receiver
@@ -178,7 +178,7 @@ def _has_one_thread() -> bool:
     return tasks.is_dir() and len(list(tasks.iterdir())) == 1
 
 
-def _work_beside(
+def _work_in_copy(
     parent: int, subjects: Sequence[str], turns: int, send: Callable[[tuple[str, Found]], Any]
 ) -> None:
     """Take turns in a copy of the run's process, which ends with it."""

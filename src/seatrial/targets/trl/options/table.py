@@ -105,7 +105,7 @@ def defaults(config: type) -> dict[str, Any]:
 def values_of(setup: Setup) -> dict[str, Any]:
     """Return what a setup's runs set, plans included."""
     from seatrial.relations.contracts.trainers import TrainerPlan
-    from seatrial.targets.trl.whole import intended_options
+    from seatrial.targets.trl.planned import intended_options
 
     plan = TrainerPlan(num_rows=8 if setup.samples else 4, eval_steps=1)
     return intended_options(setup, plan)
