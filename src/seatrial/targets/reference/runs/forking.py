@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 from unittest.mock import patch
 
+import torch
+
 from refrl.cli import train
 from refrl.config import ClusterConfig
 from refrl.lifeline import LIFELINE
@@ -25,7 +27,7 @@ from refrl.runtime import launcher
 from refrl.runtime.rank_process import GRACE_SECONDS, Ended
 
 RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
-"""Variable with the module, and its first words, that a rank runs instead: a planted fault needs new processes."""
+"""Variable with the module, and its first words, that a rank runs instead."""
 PRELOAD = (
     "transformers.models.qwen3.modeling_qwen3",
     "refrl.policy.dtensor.policy",
@@ -51,7 +53,8 @@ def launch_ranks(main: Main, words: Sequence[str], cluster: ClusterConfig) -> No
         OSError: a rank failed; the message holds the last line of its standard error.
     """
     command = (sys.executable, "-m", *rank_command(main.__module__))
-    if RANK_COMMAND in os.environ:
+    if RANK_COMMAND in os.environ or (cluster.device != "cpu" and torch.cuda.is_available()):
+        # A planted fault needs new processes, and so does CUDA, which imports of the server may have begun to use.
         launcher.launch(words, cluster, command=command)
     else:
         launcher.launch(words, cluster, command=command, start=functools.partial(_ForkedRank, main, words))

@@ -112,11 +112,13 @@ def _of_exits() -> Iterator[WorkedExample]:
             """Be there before."""
 
         before = signal.signal(number, own)
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # a worker of Ray blocks SIGINT
         try:
             code = called(words, cli__recipes__run=lambda given: signal.raise_signal(number))[0]
             return code, signal.getsignal(number) is own
         finally:
             signal.signal(number, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     yield example("SIGINT", (130, True), handled, signal.SIGINT)
     yield example("SIGTERM", (143, True), handled, signal.SIGTERM)
