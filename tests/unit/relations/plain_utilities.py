@@ -239,7 +239,10 @@ def apply_template(record: Mapping[str, Any], template: str, tools: Sequence[str
         return {"text": text(record["messages"])}
     if "prompt" not in record:
         return {name: text(record[name]) for name in ("chosen", "rejected")}
-    begin = text(record["prompt"], opens=True)
+    last = record["prompt"][-1]
+    begin = text(record["prompt"], opens=last["role"] != "assistant")
+    if last["role"] == "assistant":  # what is sampled continues its content
+        begin = begin[: begin.rindex(last["content"]) + len(last["content"])]
     made = {"prompt": begin, **({"label": record["label"]} if "label" in record else {})}
     for name in ("completion", "chosen", "rejected"):
         if name in record:

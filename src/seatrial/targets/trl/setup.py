@@ -204,10 +204,6 @@ EXPERTS = KnownFailure(
     "a resumed run begins again with the first weights of the experts",
     finding="TRL: experts after a resume",
 ).of("R13.whole/gradient, after a resume", "R13.whole/weights and moments", "R13.whole/rows, rates and log")
-UNCALLED = KnownFailure(
-    "compute_metrics is never called, as the trainer declares no labels",
-    finding="TRL: compute_metrics of the reward trainer",
-).of("R23.predictions/predictions")
 TOKENS = {"num_tokens": Scalar(quantity="tokens", how="total")}
 SFT_SCALARS = {**TOKENS, "entropy": Scalar(quantity="entropy"), "mean_token_accuracy": Scalar(quantity="hit")}
 PREFERENCE_SCALARS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from seatrial.targets.common.offered import undecorated
+from seatrial.targets.common.stand_ins import StandIn
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.asynchronous import FULLY, stack_module
 from seatrial.targets.verl.rewards import objects
@@ -28,6 +30,8 @@ class VerlBalancer:
         stack_module("verl.workers.rollout.llm_server")
         places = [f"verl.workers.rollout.{module}:{name}" for module in ("router", "llm_server")]
         self.balancer = undecorated(find_name("verl", places))
+        if isinstance(sys.modules.get("cachetools"), StandIn):
+            raise ModuleNotFoundError("No module named 'cachetools'", name="cachetools")
         self.utilities: Mapping[str, Callable[..., Any]] = {"shared requests": self._shared}
 
     def _shared(self, servers: Sequence[str], operations: Sequence[tuple[str, Any]]) -> list[tuple[str, str]]:

@@ -22,7 +22,6 @@ from seatrial.targets.trl.setup import (
     REFERENCE,
     REWARD_SCALARS,
     TOKENS,
-    UNCALLED,
     Setup,
 )
 from seatrial.targets.trl.setups.shared import EPOCH, OWN_ROUTERS, SCHEDULE
@@ -90,7 +89,7 @@ def reward(options: Mapping[str, Any], **more: Any) -> Setup:
             "spells_end": True,
             "joins_prompt": True,
             "scalars": REWARD_SCALARS,
-            "known_failures": (NUM_TOKENS, UNCALLED),
+            "known_failures": (NUM_TOKENS,),
             **more,
         },
     )
