@@ -46,9 +46,13 @@ class VerlFusedLinear:
         prompt_lens_B: Tensor,
         temperature: float,
     ) -> tuple[Tensor, Tensor]:
-        hidden_BTD = _at_ids(hidden_BSD, completion_ids_BT.shape[1], prompt_lens_B)
+        hidden_BTD = self._laid_out(_at_ids(hidden_BSD, completion_ids_BT.shape[1], prompt_lens_B))
         found: tuple[Tensor, Tensor] = self.fused(hidden_BTD, head_VD, completion_ids_BT, temperature)
         return found
+
+    def _laid_out(self, hidden_BTD: Tensor) -> Tensor:
+        """Return the same values as they lie in memory when they are passed."""
+        return hidden_BTD
 
 
 class VerlFusedLinearOfPart(KnowsFailures, VerlFusedLinear):
@@ -62,18 +66,8 @@ class VerlFusedLinearOfPart(KnowsFailures, VerlFusedLinear):
         ).of("R12.fused/value and gradient"),
     )
 
-    def fused_logprobs(
-        self,
-        hidden_BSD: Tensor,
-        head_VD: Tensor,
-        completion_ids_BT: Tensor,
-        prompt_lens_B: Tensor,
-        temperature: float,
-    ) -> tuple[Tensor, Tensor]:
-        hidden_BTD = _at_ids(hidden_BSD, completion_ids_BT.shape[1], prompt_lens_B)
-        part_BTD = torch.cat([hidden_BTD, hidden_BTD.detach()[:, :1]], dim=1)[:, :-1]
-        found: tuple[Tensor, Tensor] = self.fused(part_BTD, head_VD, completion_ids_BT, temperature)
-        return found
+    def _laid_out(self, hidden_BTD: Tensor) -> Tensor:
+        return torch.cat([hidden_BTD, hidden_BTD.detach()[:, :1]], dim=1)[:, :-1]
 
 
 class VerlLogitsInChunks:
