@@ -48,8 +48,8 @@ def _of_broadcasts() -> Iterator[WorkedExample]:
         yield example(f"the store of a broadcast at {port}", made, _store, port)
     for device, name in (("cpu", "gloo"), ("cuda", "nccl")):
         for rank in (0, 1):
-            right = [name, "store", rank, 2, 4.0, *["127.0.0.1"] * (name == "gloo")]
-            yield example(f"the group of rank {rank} over {name}", right, _group, device, rank)
+            due = [name, "store", rank, 2, 4.0, *["127.0.0.1"] * (name == "gloo")]
+            yield example(f"the group of rank {rank} over {name}", due, _group, device, rank)
     yield example("bytes of any number", [3, 5, 2, 0, 6], _received)
 
 

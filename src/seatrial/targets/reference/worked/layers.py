@@ -125,7 +125,13 @@ def _turns(stream: random.Random) -> bool:
         found = ops.attend(layer, heads, turns, cache, first, counters).double().reshape(2, 4, 3)
         keys = cache[0, :, :, slot].double()
         right = [
-            _gathered(due[row, head], *cache[:, row, head // 2], [*range(int(first[row]), slot + 1)], None)
+            _gathered(
+                due[row, head],
+                cache[0, row, head // 2],
+                cache[1, row, head // 2],
+                [*range(int(first[row]), slot + 1)],
+                None,
+            )
             for row in range(2)
             for head in range(4)
         ]

@@ -31,7 +31,7 @@ def of_placements() -> Iterator[WorkedExample]:
     yield refused("4 CPUs and 2 GPUs of it are free", "a full cluster", _reserved, 2, 1, False)
 
 
-def _reserved(num: int, gpus: int, has_room: bool = True) -> Any:
+def _reserved(num: int, gpus: int, is_free: bool = True) -> Any:
     """Return what a cluster of 4 CPUs and 2 GPUs is asked for by so many ranks."""
     asked: dict[str, Any] = {"actors": []}
 
@@ -40,7 +40,7 @@ def _reserved(num: int, gpus: int, has_room: bool = True) -> Any:
 
         def wait(seconds: float) -> bool:
             asked["seconds"] = seconds
-            return has_room
+            return is_free
 
         return SimpleNamespace(wait=wait)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +16,17 @@ from seatrial.targets.reference.worked.made import example, refused
 
 LAYERS = (([math.log(3.0), 0.0], [0, 0, 0, 0]), ([0.0, 0.0], [0, 1, 1, 1]))
 """Logits of each token of a row of four, and the experts that these are sent to, by layer: losses of 1.5 and of 1."""
-LOGGED = (
+LOGGED: Sequence[Mapping[str, float]] = (
     {},
     {"moe/router_aux_loss": 1.5, "moe/tokens_per_expert/0": 4.0, "moe/tokens_per_expert/1": 0.0},
     {"moe/router_aux_loss": 1.25, "moe/tokens_per_expert/0": 5.0, "moe/tokens_per_expert/1": 3.0},
 )
 """By the number of layers."""
-UNEVEN = ({}, {"moe/load_max_over_mean": 2.0}, {"moe/load_max_over_mean": 1.25})
+UNEVEN: Sequence[Mapping[str, float]] = (
+    {},
+    {"moe/load_max_over_mean": 2.0},
+    {"moe/load_max_over_mean": 1.25},
+)
 
 
 def of_routers() -> Iterator[WorkedExample]:

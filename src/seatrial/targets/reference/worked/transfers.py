@@ -36,10 +36,10 @@ def examples() -> Iterator[WorkedExample]:
     yield from for_all(PROPERTIES)
     for value in (math.nan, math.inf, -math.inf):
         for harvest in (_harvested, _harvested_in_blocks):
-            right = (1, 1 if harvest is _harvested else 2), (-0.5, -0.5)
-            name = f"{harvest.__name__.strip('_').replace('_', ' ')}: {value}"
-            yield refused("not finite", f"a log-probability that is {name}", harvest, value, 0)
-            yield example(f"a log-probability after a row's end, {name}", right, harvest, value, 2)
+            due = (1, 1 if harvest is _harvested else 2), (-0.5, -0.5)
+            how = f"{harvest.__name__.strip('_').replace('_', ' ')}: {value}"
+            yield refused("not finite", f"a log-probability that is {how}", harvest, value, 0)
+            yield example(f"a log-probability after a row's end, {how}", due, harvest, value, 2)
     yield example("fingerprints cover all places of a tensor", [], _fingerprints)
     for enabled, name, dtype, right in (
         (False, "bfloat16", torch.float32, (torch.float32, True)),
@@ -59,7 +59,7 @@ def _travels(enabled: bool, name: Any, dtype: torch.dtype) -> Any:
 
 
 def _harvested(value: float, place: int) -> Any:
-    """Return the two tokens of a row of which one place has this log-probability, beside another such row."""
+    """Return the two tokens of a row of which one place has this log-probability, in the second of two columns."""
     logprobs = torch.full((3, 2), -0.5)
     logprobs[:, 0], logprobs[place, 1] = value, value
     running = _Running([4, 0], logprobs, torch.ones(3, 2, dtype=torch.long), logprobs)
@@ -92,8 +92,8 @@ def _changed(stream: random.Random) -> bool:
             now[place] = stream.randrange(9)
     places, values = changes(now, before)
     due = [place for place in range(num) if now[place] != before[place]]
-    parted = (str(places.dtype), places.tolist(), str(values.dtype), values.tolist())
-    return parted == ("torch.int32", due, str(dtype), now[due].tolist())
+    found = (str(places.dtype), places.tolist(), str(values.dtype), values.tolist())
+    return found == ("torch.int32", due, str(dtype), now[due].tolist())
 
 
 def _part(stream: random.Random, name: str) -> Part:
