@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import refrl.runtime  # noqa: F401  the parent of what is imported with a made Ray
+from refrl.generation.messages import Message
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.made_packages import imported_with, package
@@ -29,6 +30,49 @@ def of_placements() -> Iterator[WorkedExample]:
             words, f"{num} ranks with {gpus} GPUs each in too small a cluster", _reserved, num, gpus
         )
     yield refused("4 CPUs and 2 GPUs of it are free", "a full cluster", _reserved, 2, 1, False)
+    for gpus in (0, 1):
+        started = {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": "SPREAD", "max_restarts": 0}
+        engine = {"actor": {**started, "groups": {"control": 1}}, "node": (5, "here", True)}
+        limits = [("where", 300.0), ("answer", 7.0), ("resume", 7.0)]
+        yield example(
+            f"an engine with {gpus} GPUs in Ray",
+            {**engine, "limits": limits, "answer": "took"},
+            _engine,
+            gpus,
+        )
+
+
+def _engine(gpus: int) -> Any:
+    """Return how an engine's actor is started, and for how long each of its answers is waited for."""
+    found: dict[str, Any] = {"limits": []}
+    answers = {"where": (5, "here"), "answer": "took", "resume": None}
+
+    class Actor:
+        def __getattr__(self, method: str) -> Any:
+            asked = SimpleNamespace(remote=lambda *words: method)
+            return SimpleNamespace(remote=asked.remote, options=lambda concurrency_group: asked)
+
+    def remote(*, concurrency_groups: Any) -> Any:
+        def options(**own: Any) -> Any:
+            found["actor"] = {**own, "groups": concurrency_groups}
+            return SimpleNamespace(remote=Actor)
+
+        return lambda kind: SimpleNamespace(options=options)
+
+    def get(method: str, timeout: float | None = None) -> Any:
+        found["limits"].append((method, timeout))
+        return answers[method]
+
+    errors = package("ray.exceptions", RayError=type("RayError", (Exception,), {}))
+    util = SimpleNamespace(get_node_ip_address=lambda: "here")
+    ray = package("ray", exceptions=errors, util=util, remote=remote, get=get, is_initialized=lambda: True)
+    with imported_with({"ray": ray, "ray.exceptions": errors}, ["refrl.generation.ray_link"]) as (links,):
+        link = links.RayLink(num_gpus=gpus)
+        found["node"] = link.pid, link.node, link.is_local
+        link.timeout_seconds = 7.0
+        found["answer"] = link.ask(Message("finish"))
+        link.resume()
+    return found
 
 
 def _reserved(num: int, gpus: int, is_free: bool = True) -> Any:
