@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -45,6 +46,10 @@ def _of_broadcasts() -> Iterator[WorkedExample]:
         (7, ("127.0.0.1", 7, False, False, 4.0, 1)),
     ):
         yield example(f"the store of a broadcast at {port}", made, _store, port)
+    for device, name in (("cpu", "gloo"), ("cuda", "nccl")):
+        for rank in (0, 1):
+            due = [name, "store", rank, 2, 4.0, *["127.0.0.1"] * (name == "gloo")]
+            yield example(f"the group of rank {rank} over {name}", due, _group, device, rank)
     yield example("bytes of any number", [3, 5, 2, 0, 6], _received)
 
 
@@ -130,6 +135,40 @@ def _store(port: int | None) -> Any:
         pair = broadcast.BroadcastPair(port=port, timeout_seconds=4.0, device=torch.device("cpu"))
     assert pair.port == (port or 55)
     return *seen, pair._rank
+
+
+def _group(device: str, rank: int) -> list[Any]:
+    """Return the group that a process joins: its transport, store, rank, size, seconds, and host."""
+    made: list[Any] = []
+
+    class Given:
+        _timeout, _devices = timedelta(minutes=30), ("any",)
+
+    def transport(name: str) -> Any:
+        class Made:
+            Options = _Options = Given
+
+            def __init__(self, store: str, rank: int, size: int, options: Any) -> None:
+                made.extend([name, store, rank, size, options._timeout.total_seconds()])
+                made.extend(options._devices if name == "gloo" else ())
+
+            @staticmethod
+            def create_device(*, hostname: str) -> str:
+                return hostname
+
+        return Made
+
+    pair: Any = object.__new__(broadcast.BroadcastPair)
+    pair.device, pair._rank, pair._store = SimpleNamespace(type=device), rank, "store"
+    pair._timeout, pair._broadcast = timedelta(seconds=4.0), lambda bytes_N: None
+    groups = SimpleNamespace(ProcessGroupNCCL=transport("nccl"), ProcessGroupGloo=transport("gloo"))
+    calls = SimpleNamespace(
+        zeros=lambda *shape, **options: None, uint8=None, cuda=SimpleNamespace(synchronize=lambda of: None)
+    )
+    with patch.object(broadcast, "_torch", groups), patch.object(broadcast, "torch", calls):
+        pair.join()
+    assert pair._group is not None
+    return made
 
 
 def _received() -> list[int]:

@@ -32,6 +32,7 @@ from refrl.directories import new_directory
 from refrl.distributed import ALONE
 from refrl.tasks import Example
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.flushed import of_flushes
 from seatrial.targets.reference.worked.made import example, refused
 
 EXAMPLES = [Example(1, "p", "a", "made"), Example(2, "q", "b", "made")]
@@ -42,6 +43,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_contents()
     yield from _of_directories()
     yield from _of_ranking()
+    yield from of_flushes(_written, in_folder)
 
 
 def in_folder(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,6 +101,12 @@ def checkpointer(
     facts = RunFacts(run_id="one", seed=seed, examples=data, config={"grpo": {"seed": seed}})
     chosen = {"prompts": _Part()} if parts is None else parts
     return Checkpointer(config, policy or MadePolicy(), chosen, facts=facts, world=ALONE)
+
+
+def _written(folder: Path, in_background: bool) -> None:
+    saver = checkpointer(folder, async_save=in_background)
+    saver.save(2, None)
+    saver.close()
 
 
 def _contents(folder: Path) -> Any:

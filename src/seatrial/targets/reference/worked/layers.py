@@ -21,7 +21,8 @@ from refrl.algorithms.losses import base as losses
 from refrl.config.algorithms import AdvantageConfig, LossConfig
 from refrl.generation.lean_decoder import LayerSlots, _attend
 from refrl.generation.lean_norms import CentredNorm, Norm, WideNorm
-from refrl.generation.static.ops import Counters, DeviceOps, TorchOps
+from refrl.generation.lean_rotary import Rotary
+from refrl.generation.static.ops import Counters, DeviceOps, TorchOps, Turns
 from refrl.lifeline import LISTENING, RENDEZVOUS
 from refrl.policy import scoring
 from refrl.policy.dtensor import context_parallel
@@ -34,6 +35,7 @@ from seatrial.targets.reference.worked.made import PAD, batch, example, for_all,
 def of_layers() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from for_all({"tokens that attend to slots": (_attends, 12), "prompts that attend": (_reads, 12)})
+    yield from for_all({"heads that are normalised and turned": (_turns, 24)})
     yield from for_all({"norms of rows": (_norms, 16)})
     yield from of_token_steps()
     yield from _of_norms()
@@ -89,6 +91,53 @@ def _attends(stream: random.Random) -> bool:
         if not (
             torch.equal(own, due)
             and torch.allclose(found.double().reshape(-1, 3), torch.stack(right), atol=1e-5)
+        ):
+            return False
+    return True
+
+
+def _turns(stream: random.Random) -> bool:
+    """Return whether both kinds of plain operations normalise and turn heads: both, one of the two, or neither."""
+    layer, per_head, slot = _layer(stream), stream.random() < 0.5, 4
+    layer.window = layer.score_cap = None
+    weight = made_tensor(stream, (6, 3) if per_head else (3,)) / 8
+    kind = stream.choice((None, Norm, CentredNorm))
+    if kind is not None:
+        layer.qk_norm = Norm(weight, 0.25) if kind is Norm else CentredNorm(weight, None, 0.25)
+    rotary = Rotary.of(torch.tensor([1.5]), 1.25, head_dim=3)
+    turns = stream.choice((None, Turns(rotary, torch.stack(rotary.tables(6, torch.float32)))))
+    heads = made_tensor(stream, (2, 8, 3)) / 8
+    first = torch.tensor([0, stream.randint(0, slot)])
+    due = heads[:, :6].double()
+    if kind is not None:
+        due = due - due.mean(-1, keepdim=True) * (kind is CentredNorm)
+        due = due / (due.square().mean(-1, keepdim=True) + 0.25).sqrt() * weight.double()
+    if turns is not None:  # the first pair alone: the last of the three stays as it is
+        for row in range(2):
+            angle = 1.5 * (slot - int(first[row]))
+            cos, sin = 1.25 * math.cos(angle), 1.25 * math.sin(angle)
+            one, other = due[row, :, 0].clone(), due[row, :, 1].clone()
+            due[row, :, 0], due[row, :, 1] = one * cos - other * sin, other * cos + one * sin
+    counters = Counters(torch.device("cpu"))
+    counters.set(slot, 0)
+    for ops in (TorchOps(), DeviceOps()):
+        cache = made_tensor(stream, (2, 2, 2, 6, 3)) / 8
+        found = ops.attend(layer, heads, turns, cache, first, counters).double().reshape(2, 4, 3)
+        keys = cache[0, :, :, slot].double()
+        right = [
+            _gathered(
+                due[row, head],
+                cache[0, row, head // 2],
+                cache[1, row, head // 2],
+                [*range(int(first[row]), slot + 1)],
+                None,
+            )
+            for row in range(2)
+            for head in range(4)
+        ]
+        if not (
+            torch.allclose(keys, due[:, 4:], atol=1e-5)
+            and torch.allclose(found.reshape(8, 3), torch.stack(right), atol=1e-5)
         ):
             return False
     return True

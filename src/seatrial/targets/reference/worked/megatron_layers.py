@@ -9,9 +9,13 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import torch
+from torch import nn
 
 from refrl.algorithms.kept_ids import gather_kept_ids
+from refrl.config import LoraConfig
+from refrl.policy import lora
 from refrl.policy.megatron import conversion
+from refrl.streams import random_stream
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import batch, example
 
@@ -54,6 +58,8 @@ def of_layers() -> Iterator[WorkedExample]:
     yield example("parameters of a layer with experts", [*attention, *experts, *norms], _links, 1)
     for packs in (False, True):
         yield example(f"kept ids are scored, packed: {packs}", [True], _scored_with, packs)
+    for seed in (0, 5):
+        yield example(f"what first adapters are drawn from, at the seed {seed}", [], _drawn, seed)
 
 
 def _links(layer: int) -> list[Any]:
@@ -98,3 +104,39 @@ def _scored_with(packs: bool) -> list[bool]:
             stack.enter_context(patch.object(forward, name, score))
         scorer.inputs(made).score(torch.zeros(1))
     return seen
+
+
+def _drawn(seed: int) -> list[str]:
+    """Return the first values of adapters that are other than those of their layers' own streams, by backend."""
+    from refrl.policy.megatron.adapters import _links_of, _values
+
+    layers = {"model.layers.0.q_proj": (4, 6), "model.layers.1.q_proj": (2, 6), "model.layers.1.down": (6, 3)}
+    config, due, plain = LoraConfig(enabled=True, dim=2, seed=seed), {}, {}
+    model: Any = nn.Module()
+    for layer, (outputs, inputs) in layers.items():
+        stream = random_stream(seed, f"lora_A of {layer}", 0)
+        drawn = torch.rand((2, inputs), generator=stream)
+        due[f"{layer}.lora_A.weight"] = (2 * drawn - 1) / inputs**0.5
+        due[f"{layer}.lora_B.weight"] = torch.zeros(outputs, 2)
+        plain[layer] = nn.Linear(inputs, outputs, bias=False)
+    with (
+        patch.object(lora, "chosen_layers", lambda *words: plain),
+        patch.object(model, "set_submodule", lambda *words: None),
+    ):
+        others = {
+            f"{name}.{half}.weight": weight
+            for name, layer in lora.add_adapters(model, config).layers.items()
+            for half, weight in (("lora_A", layer.lora_A.weight), ("lora_B", layer.lora_B.weight))
+        }
+    links = [
+        own
+        for layer, shape in layers.items()
+        for own in _links_of(conversion.Link("made.weight", (f"{layer}.weight",), (shape,), split=0), 0, 2)
+    ]
+    backends = {"modules": others, "Megatron-core": _values(links, config)}
+    return [
+        f"{backend}: {name}"
+        for backend, found in backends.items()
+        for name, values in due.items()
+        if not torch.allclose(found[name].float(), values, atol=1e-6)
+    ]

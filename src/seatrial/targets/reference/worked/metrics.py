@@ -37,6 +37,7 @@ from seatrial.evidence.read import read_logs
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import batch, example, refused, rollouts
 from seatrial.targets.reference.worked.rewards import several
+from seatrial.targets.reference.worked.routers import of_routers
 
 HERE = Path("log")
 MASK = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
@@ -45,6 +46,7 @@ MASK = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
 
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
+    yield from of_routers()
     yield from _of_losses()
     yield from _of_rows()
     yield from _of_validations()

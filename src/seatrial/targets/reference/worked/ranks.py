@@ -18,6 +18,7 @@ from refrl.distributed import World
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example
 from seatrial.targets.reference.worked.made_ranks import by_rank
+from seatrial.targets.reference.worked.placements import of_placements
 from seatrial.targets.reference.worked.steps import quietly
 
 
@@ -25,6 +26,7 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_worlds()
     yield from _of_joins()
+    yield from of_placements()
 
 
 def _world(size: int, function: Callable[[World, int], Any]) -> list[Any]:

@@ -13,17 +13,20 @@ import torch
 from torch import Tensor
 
 from refrl.config.policy import DeltaCompressionConfig
+from refrl.generation.base import SamplingParams
 from refrl.generation.decoding import SampledRow, _Running, compacting_order
 from refrl.generation.lean_decoder import KVCache
 from refrl.generation.messages import Message, pack_parts, receive, send, unpack_parts
 from refrl.generation.process import _tuples
+from refrl.generation.static.decoding import decode_in_blocks
 from refrl.timing import Timer
 from refrl.weight_sync.base import Part
+from refrl.weight_sync.changes import changes
 from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.tensors import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights, bucketed
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.made import example, for_all, made_tensor
+from seatrial.targets.reference.worked.made import example, for_all, made_tensor, refused
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool)
 
@@ -31,6 +34,12 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int
 def examples() -> Iterator[WorkedExample]:
     """Yield an example of each property: the seeds of the random inputs for which it does not hold are none."""
     yield from for_all(PROPERTIES)
+    for value in (math.nan, math.inf, -math.inf):
+        for harvest in (_harvested, _harvested_in_blocks):
+            due = (1, 1 if harvest is _harvested else 2), (-0.5, -0.5)
+            how = f"{harvest.__name__.strip('_').replace('_', ' ')}: {value}"
+            yield refused("not finite", f"a log-probability that is {how}", harvest, value, 0)
+            yield example(f"a log-probability after a row's end, {how}", due, harvest, value, 2)
     yield example("fingerprints cover all places of a tensor", [], _fingerprints)
     for enabled, name, dtype, right in (
         (False, "bfloat16", torch.float32, (torch.float32, True)),
@@ -47,6 +56,44 @@ def _travels(enabled: bool, name: Any, dtype: torch.dtype) -> Any:
     tensor = torch.tensor([1001], dtype=dtype)
     sent = TransferredWeights._as_sent(sync, tensor)
     return sent.dtype, sent.data_ptr() == tensor.data_ptr()
+
+
+def _harvested(value: float, place: int) -> Any:
+    """Return the two tokens of a row of which one place has this log-probability, in the second of two columns."""
+    logprobs = torch.full((3, 2), -0.5)
+    logprobs[:, 0], logprobs[place, 1] = value, value
+    running = _Running([4, 0], logprobs, torch.ones(3, 2, dtype=torch.long), logprobs)
+    into: list[SampledRow | None] = [None] * 5
+    running.harvest([1], 2, into)
+    return into[0] and (into[0].ids, into[0].logprobs)
+
+
+def _harvested_in_blocks(value: float, place: int) -> Any:
+    """Return the two tokens of a row, decoded in blocks, of which one place has this log-probability."""
+    logprobs = torch.full((3, 1), -0.5)
+    logprobs[place] = value
+    decoder: Any = SimpleNamespace(
+        start=lambda *words: None, sampled=lambda num: ([[1], [2], [1]], logprobs), kept=lambda: None
+    )
+    params = SamplingParams(max_new_tokens=3)
+    (row,) = decode_in_blocks(
+        decoder, [(3,)], params, torch.zeros(1, 3), stop_ids=frozenset([2]), pad_token_id=0
+    )
+    return row.ids, row.logprobs
+
+
+def _changed(stream: random.Random) -> bool:
+    """Return whether places, by a loop over bits, have four bytes each, of tensors of any type and number."""
+    num, dtype = stream.randrange(1, 70), stream.choice(DTYPES[:-1])
+    before = made_tensor(stream, [num], dtype)
+    now, chance = before.clone(), stream.choice((0.0, 0.1, 0.9))
+    for place in range(num):
+        if stream.random() < chance:
+            now[place] = stream.randrange(9)
+    places, values = changes(now, before)
+    due = [place for place in range(num) if now[place] != before[place]]
+    found = (str(places.dtype), places.tolist(), str(values.dtype), values.tolist())
+    return found == ("torch.int32", due, str(dtype), now[due].tolist())
 
 
 def _part(stream: random.Random, name: str) -> Part:
@@ -264,6 +311,7 @@ PROPERTIES: Mapping[str, tuple[Callable[[random.Random], bool], int]] = {
     "messages arrive as they were sent": (_messages, 8),
     "lists of any depth are tuples": (_nested, 12),
     "weights are transferred bit for bit": (_transfers, 12),
+    "places of changes are int32": (_changed, 30),
     "buckets hold what their parts held": (_buckets, 12),
     "parts beyond a tensor are refused": (_bounds, 1),
     "a cache is lists of slots": (_caches, 5),
