@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,14 @@ def _need_its_library(adapters: Any, model: PeftAdapted) -> None:
         raise NotServed("Transformers takes no virtual tokens")
 
 
+@contextmanager
+def _drawing_anew() -> Iterator[None]:
+    """Context in which what is not read from a file gets other values than the model has."""
+    with refusing(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(77)
+        yield
+
+
 def _plain_logits(base: Any, ids_BS: Tensor) -> Tensor:
     base.eval()
     with torch.no_grad():
@@ -148,8 +157,7 @@ def loaded_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> 
     base = adapters.given("float32")
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder), "first")
-        with refusing(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(77)
+        with _drawing_anew():
             base.load_adapter(str(Path(folder) / "first"), adapter_name="first")
     return _plain_logits(base, ids_BS)
 
@@ -162,8 +170,7 @@ def with_its_base_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tens
     auto: Any = transformers.AutoModelForCausalLM
     with tempfile.TemporaryDirectory() as folder:
         inner = _saved_with_its_base(adapters, model, folder)
-        with refusing(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(77)
+        with _drawing_anew():
             loaded = auto.from_pretrained(str(inner))
     return _plain_logits(loaded, ids_BS)
 
@@ -175,8 +182,7 @@ def added_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> T
     _need_its_library(adapters, model)
     base = adapters.given("float32")
     with tempfile.TemporaryDirectory() as folder:
-        with refusing(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(77)
+        with _drawing_anew():
             base.add_adapter(copy.deepcopy(model.model.peft_config["first"]), adapter_name="first")
         state = {
             name.removeprefix("base_model.model."): value for name, value in model.state("first").items()

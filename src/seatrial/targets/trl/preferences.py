@@ -159,13 +159,13 @@ class DPOPairs(TinyCausalModel):
         if "completion_mask" not in batch:
             raise NotServed("batches of this release keep prompts apart from completions")
         parts = [batch[name] for name in ("input_ids", "attention_mask", "completion_mask")]
-        if hasattr(
-            trainer, "_truncate_inputs"
-        ):  # 0.29 cuts rows before it computes with them, not in batches
-            parts = trainer._truncate_inputs(*parts)
+        # 0.29 cuts rows before it computes with them, and not in batches.
+        ids_BS, shown_BS, counted_BS = (
+            trainer._truncate_inputs(*parts) if hasattr(trainer, "_truncate_inputs") else parts
+        )
         rows = [
-            TokenRow(ids[shown.bool()].tolist(), counted[shown.bool()].tolist())
-            for ids, shown, counted in zip(*parts, strict=True)
+            TokenRow(ids[shown].tolist(), counted[shown].tolist())
+            for ids, shown, counted in zip(ids_BS, shown_BS.bool(), counted_BS, strict=True)
         ]
         half = len(rows) // 2
         return [PairRow(*pair) for pair in zip(rows[:half], rows[half:], strict=True)]

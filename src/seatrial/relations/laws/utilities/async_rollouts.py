@@ -291,6 +291,7 @@ class Stepped(NamedTuple):
     """`ratio`, `kl`, `entropy`, `clipped`, `clipped low`, `clipped high`: means over tokens, those that are logged."""
 
 
+LOGGED = ("ratio", "kl", "entropy", "clipped", "clipped low", "clipped high")
 CLIP = (0.1, 0.2)
 PARTS = 2
 """Micro-batches of the step, of which one is judged."""
@@ -362,7 +363,6 @@ def steps_are_by_definition(stack: Any, case: Numbers) -> Measure:
     return Measure.count(wrong, "wrong numbers of a step")
 
 
-LOGGED = ("ratio", "kl", "entropy", "clipped", "clipped low", "clipped high")
 STALEST = 2
 
 
