@@ -135,7 +135,7 @@ def _need_its_library(adapters: Any, model: PeftAdapted) -> None:
 
 
 @contextmanager
-def _drawing_anew() -> Iterator[None]:
+def _other_draws() -> Iterator[None]:
     """Context in which what is not read from a file gets other values than the model has."""
     with refusing(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(77)
@@ -157,7 +157,7 @@ def loaded_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> 
     base = adapters.given("float32")
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder), "first")
-        with _drawing_anew():
+        with _other_draws():
             base.load_adapter(str(Path(folder) / "first"), adapter_name="first")
     return _plain_logits(base, ids_BS)
 
@@ -170,7 +170,7 @@ def with_its_base_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tens
     auto: Any = transformers.AutoModelForCausalLM
     with tempfile.TemporaryDirectory() as folder:
         inner = _saved_with_its_base(adapters, model, folder)
-        with _drawing_anew():
+        with _other_draws():
             loaded = auto.from_pretrained(str(inner))
     return _plain_logits(loaded, ids_BS)
 
@@ -182,7 +182,7 @@ def added_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> T
     _need_its_library(adapters, model)
     base = adapters.given("float32")
     with tempfile.TemporaryDirectory() as folder:
-        with _drawing_anew():
+        with _other_draws():
             base.add_adapter(copy.deepcopy(model.model.peft_config["first"]), adapter_name="first")
         state = {
             name.removeprefix("base_model.model."): value for name, value in model.state("first").items()
