@@ -68,6 +68,8 @@ class PassedBatch(NamedTuple):
     batch: Batch
     logprobs_BT: Tensor
     """Attached to the graph."""
+    entropy_BT: Tensor
+    """Entropy of the distribution at each token, in nats; attached to the graph."""
     global_valid_tokens: Tensor
     """Divisor of the loss if it averages over tokens: a scalar."""
     global_valid_seqs: Tensor
@@ -253,7 +255,7 @@ def shown(session: Session, loss: LossFunction) -> LossFunction:
         global_valid_seqs: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         session.observer.passed(
-            session, PassedBatch(batch, logprobs_BT, global_valid_tokens, global_valid_seqs)
+            session, PassedBatch(batch, logprobs_BT, entropy_BT, global_valid_tokens, global_valid_seqs)
         )
         return loss(
             logprobs_BT,

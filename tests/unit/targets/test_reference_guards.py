@@ -22,6 +22,7 @@ from seatrial.targets.reference.runs.short import quiet
 SHARED: dict[str, Any] = {
     "policy.train_global_batch_size": 8,
     "grpo.val_period": 2,
+    "loss_fn.entropy_coefficient": 0.01,
     "logger.tensorboard_enabled": True,
 }
 OTHER: dict[str, tuple[dict[str, Any], str]] = {
@@ -31,6 +32,8 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
     "clipping": ({"policy.max_grad_norm": 1e-3}, "update as configured"),
     "reduction": ({"loss_fn.reduction": "sequence"}, "gradient of the loss"),
     "KL": ({"loss_fn.reference_policy_kl_penalty": 0.5}, "gradient of the loss"),
+    "entropy": ({"loss_fn.entropy_coefficient": 0.02}, "gradient of the loss"),
+    "entropy in the loss": ({"loss_fn.entropy_coefficient": 0.02}, "loss of the rows"),
     "scale": ({"grpo.advantage.scale": "none"}, "advantages as configured"),
     "penalty": (
         {"grpo.reward_shaping.enabled": True, "grpo.reward_shaping.overlong_buffer_length": 6},

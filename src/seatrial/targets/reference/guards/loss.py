@@ -29,12 +29,13 @@ SHARE_ROUNDING = 1e-4
 
 
 class _Passed(NamedTuple):
-    """A micro-batch in the training pass."""
+    """What the loss is differentiated by, of a micro-batch in the training pass: log-probabilities or entropies."""
 
+    of: str
     right_BT: Tensor
-    """Gradient of the configured loss at its log-probabilities."""
+    """Gradient of the configured loss."""
     seen: list[Tensor]
-    """The gradient that arrived there; empty where none did."""
+    """The gradient that arrived; empty where none did."""
 
 
 class LossGuard:
@@ -44,24 +45,30 @@ class LossGuard:
         """Begin without any micro-batch."""
         self._config, self._guards, self._options = config, guards, options_of(config)
         self._passed: list[_Passed] = []
-        self._share = self._loss = 0.0
+        self._number, self._share, self._loss = 0, 0.0, 0.0
 
     def passed(self, micro: PassedBatch) -> None:
-        """Watch the gradient that comes back to the log-probabilities of a micro-batch."""
+        """Watch the gradients that come back to the log-probabilities and entropies of a micro-batch."""
         if micro.logprobs_BT.requires_grad and self._has_closed_form():
-            seen: list[Tensor] = []
-            watch = micro.logprobs_BT.register_hook
-            watch(lambda gradient: seen.append(gradient.detach()))  # type: ignore[no-untyped-call]
             right_BT, loss = self._gradient(micro)
-            self._passed.append(_Passed(right_BT, seen))
+            self._watch("log-probabilities", micro.logprobs_BT, right_BT)
+            if micro.entropy_BT.requires_grad:
+                self._watch("entropies", micro.entropy_BT, self._entropy_gradient(micro))
+            self._number += 1
             self._loss += loss
             self._share += float(micro.batch.mask_BT.sum() / micro.global_valid_tokens)
 
+    def _watch(self, of: str, value_BT: Tensor, right_BT: Tensor) -> None:
+        """Keep the gradient that arrives at a tensor beside the right one."""
+        seen: list[Tensor] = []
+        watch = value_BT.register_hook
+        watch(lambda gradient: seen.append(gradient.detach()))  # type: ignore[no-untyped-call]
+        self._passed.append(_Passed(of, right_BT, seen))
+
     def check_step(self, step: int, metrics: Mapping[str, float], num_updates: int) -> None:
         """Check the logged loss and all gradients of a step; of fine-tuning also that no row is left out."""
-        number, share, right = len(self._passed), self._share, self._loss / max(1, num_updates)
-        has_entropy = isinstance(self._config, GRPORunConfig) and self._config.loss_fn.entropy_coefficient
-        if number and not has_entropy:
+        number, share, right = self._number, self._share, self._loss / max(1, num_updates)
+        if number:
             good = abs(metrics["loss"] - right) <= ROUNDING * max(0.1, abs(right))
             wrong = f"step {step}: {metrics['loss']:.6g}, its rows give {right:.6g}"
             self._guards.hold("loss of the rows", good, wrong, number=number)
@@ -72,24 +79,25 @@ class LossGuard:
             self._guards.hold("shares of a step", good, wrong, number=number)
 
     def _has_closed_form(self) -> bool:
-        """Return whether the loss is built in, or a custom one without terms that `_custom_gradient` does not add."""
+        """Return whether the loss is built in, or a custom one reduced as `_custom_gradient` does."""
         if isinstance(self._config, SFTRunConfig) or self._config.loss_fn.is_built_in:
             return True
         loss = self._config.loss_fn
-        plain = loss.reduction == "token" and loss.importance_sampling == "none"
-        return plain and loss.entropy_coefficient == 0.0
+        return loss.reduction == "token" and loss.importance_sampling == "none"
 
     def _check_gradients(self, step: int) -> None:
-        """The gradient at every log-probability is that of the configured loss."""
+        """The gradient at every log-probability and entropy is that of the configured loss."""
         passed, self._passed = self._passed, []
-        self._share = self._loss = 0.0
+        self._number, self._share, self._loss = 0, 0.0, 0.0
         wrong = ""
-        for number, one in enumerate(passed):
+        for one in passed:
             found_BT = one.seen[0].cpu().double() if one.seen else torch.zeros_like(one.right_BT)
             largest = float(one.right_BT.abs().max())
             off = float((found_BT - one.right_BT).abs().max())
             if not off <= ROUNDING * largest + 1e-9:
-                wrong = wrong or f"micro-batch {number}: off by {off:.3g} where the largest is {largest:.3g}"
+                wrong = (
+                    wrong or f"{one.of} of a micro-batch: off by {off:.3g} where the largest is {largest:.3g}"
+                )
         if passed:
             check(self._guards, "gradient of the loss", wrong, where=f"step {step}, ", number=len(passed))
 
@@ -106,6 +114,19 @@ class LossGuard:
         return self._oracle_gradient(
             micro, current_BT, batch.sampling_logprobs_BT, batch.advantages_B, batch.mask_BT
         )
+
+    def _entropy_gradient(self, micro: PassedBatch) -> Tensor:
+        """Return the gradient of the entropy bonus at the entropies of a micro-batch: zeros where there is none."""
+        mask_BT = micro.batch.mask_BT.cpu().double()
+        if isinstance(self._config, SFTRunConfig):
+            return torch.zeros_like(mask_BT)
+        spec = loss_spec(self._options)
+        counts = float(micro.global_valid_tokens), float(micro.global_valid_seqs)
+        weights = [
+            oracles.token_weight(spec, length, *counts) if length else 0.0
+            for length in map(int, mask_BT.sum(1).tolist())
+        ]
+        return -spec.entropy_coefficient * mask_BT * torch.tensor(weights, dtype=torch.float64).unsqueeze(1)
 
     def _oracle_gradient(
         self,
@@ -127,7 +148,7 @@ class LossGuard:
             old,
             ref,
             sampling_BT.tolist(),
-            torch.zeros_like(current_BT).tolist(),
+            micro.entropy_BT.tolist(),
             advantages_B.tolist(),
             mask_BT.tolist(),
             loss_spec({**self._options, **options}),
@@ -137,7 +158,7 @@ class LossGuard:
         return torch.tensor(found.gradient_BT, dtype=torch.float64), found.loss
 
     def _custom_gradient(self, micro: PassedBatch, config: GRPORunConfig) -> tuple[Tensor, float]:
-        """Return gradient and value of a custom loss, with the options that are configured, and of the KL penalty."""
+        """Return gradient and value of a custom loss as configured, with its KL penalty and entropy bonus."""
         batch, section = micro.batch, config.loss_fn
         assert batch.advantages_B is not None
         made_by = LOSSES.find(section.kind, "loss_fn.kind")
@@ -151,7 +172,7 @@ class LossGuard:
         with torch.enable_grad():
             total = (loss.surrogate(inputs).loss_BT * mask_BT).sum() / micro.global_valid_tokens
             (own_BT,) = torch.autograd.grad(total, logprobs_BT, allow_unused=True)
-        # Advantages of zero leave the KL penalty alone.
+        # Advantages of zero leave the KL penalty and the entropy bonus alone.
         right_BT, penalty = self._oracle_gradient(
             micro,
             logprobs_BT.detach(),
