@@ -50,6 +50,20 @@ class Mixtral(LanguageModel):
         return balance_loss([layer for one in found for layer in one], NUM_CHOSEN)
 
 
+class MixtralGrouped(Mixtral):
+    """Mixtral, tokens sorted by their experts."""
+
+    thorough = True
+    options: ClassVar[Mapping[str, Any]] = {**Mixtral.options, "experts_implementation": "grouped_mm"}
+
+
+class MixtralBatched(Mixtral):
+    """Mixtral, the matrices of each token's experts gathered."""
+
+    thorough = True
+    options: ClassVar[Mapping[str, Any]] = {**Mixtral.options, "experts_implementation": "batched_mm"}
+
+
 class Qwen2Experts(Mixtral):
     """Qwen2-MoE, with an expert that every token shares."""
 
@@ -104,6 +118,8 @@ class GraniteExperts(Mixtral):
 
 ADAPTERS: dict[str, type[Any]] = {
     "experts-mixtral": Mixtral,
+    "experts-mixtral-grouped": MixtralGrouped,
+    "experts-mixtral-batched": MixtralBatched,
     "experts-qwen2": Qwen2Experts,
     "experts-qwen3": Qwen3Experts,
     "experts-olmoe": Olmoe,
