@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between
-from seatrial.targets.transformers import attending, encodings, kept_texts, scoring, training_parts
+from seatrial.targets.transformers import (
+    attending,
+    encodings,
+    gathering,
+    kept_texts,
+    packing,
+    scoring,
+    training_parts,
+)
 
 OLDER = KnownFailure(
     "a bare list is an object, a batch keeps what follows its last messages, and a cache that begins again keeps "
@@ -59,6 +67,8 @@ class Utilities(KnowsFailures):
         **scoring.FUNCTIONS,
         **attending.FUNCTIONS,
         **training_parts.FUNCTIONS,
+        **gathering.FUNCTIONS,
+        **packing.FUNCTIONS,
     }
 
 

@@ -337,6 +337,33 @@ def guided(scores: Tensor, scale: float) -> Tensor:
     return without_it + scale * (with_it - without_it)
 
 
+def allowed(
+    ids: Tensor, scores: Tensor, beams: int, tokens: Mapping[tuple[int, int], Sequence[int]]
+) -> Tensor:
+    """Return scores of allowed tokens; 0 for those of a prompt none of whose beams has any left.
+
+    Args:
+        ids: of beams, those of a prompt next to each other.
+        scores: the same.
+        beams: of each prompt.
+        tokens: by the number of the prompt and the last id of the beam.
+    """
+    lists = [tokens[row // beams, int(own[-1])] for row, own in enumerate(ids)]
+    rows = [_only(own, kept) for own, kept in zip(scores.double().tolist(), lists, strict=True)]
+    for start in range(0, len(rows), beams):
+        if all(max(row) == NEVER for row in rows[start : start + beams]):
+            rows[start : start + beams] = [_only([0.0] * V, one) for one in lists[start : start + beams]]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _allowed_cases(case: Numbers) -> Iterable[Arguments]:
+    scores = torch.randn(4, V, generator=case.generator())
+    scores[2:, [1, 8]] = NEVER
+    ids = torch.tensor([[9, 2], [9, 3], [9, 2], [9, 3]])
+    tokens = {(0, 2): [4], (0, 3): [0, 7], (1, 2): [1, 8], (1, 3): [8], (2, 2): [5], (3, 3): [1, 6]}
+    return [(ids, scores, 2, tokens), (ids, scores, 1, {**tokens, (1, 3): [3, 2]})]
+
+
 def _guided_cases(case: Numbers) -> Iterable[Arguments]:
     made = torch.randn(4, V, generator=case.generator())
     return [(made, scale) for scale in (1.5, 3.0)]
@@ -360,6 +387,14 @@ SCORE_FUNCTIONS: Sequence[Plain] = (
         suspects="a length that counts the id that is to come",
         cases=_whole_cases,
         right=processed,
+        bound=FLOAT32,
+    ),
+    Plain(
+        name="allowed scores",
+        law="allowed tokens",
+        suspects="tokens of another prompt or beam, a prompt without any that is left without scores",
+        cases=_allowed_cases,
+        right=allowed,
         bound=FLOAT32,
     ),
     Plain(
