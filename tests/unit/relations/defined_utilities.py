@@ -23,6 +23,7 @@ from seatrial.relations.laws.utilities.samplers import SAMPLER_FUNCTIONS
 from seatrial.relations.laws.utilities.schemas import SCHEMA_FUNCTIONS
 from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
 from seatrial.relations.laws.utilities.sequences import SEQUENCE_FUNCTIONS
+from seatrial.relations.laws.utilities.short_runs import SHORT_RUN_FUNCTIONS
 from seatrial.relations.laws.utilities.statistics import STATISTIC_FUNCTIONS
 from seatrial.relations.laws.utilities.stops import STOP_FUNCTIONS
 from seatrial.relations.laws.utilities.texts import TEXT_FUNCTIONS
@@ -234,6 +235,7 @@ FUNCTIONS = (
     *TRAINING_PART_FUNCTIONS,
     *GATHERED_FUNCTIONS,
     *SAMPLER_FUNCTIONS,
+    *SHORT_RUN_FUNCTIONS,
     *PACKED_ATTENTION_FUNCTIONS,
 )
 DEFINED: Mapping[str, Callable[..., Any]] = {
@@ -247,6 +249,7 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "validation metrics": validation,
     "batch operation": operate,
     "rebalanced batches": rebalanced,
+    "generated predictions": lambda options, batch: ({"ids": [[1, 2]]}, {"ids": [[1, 2]]}),
     "call formats": lambda: list(WRITTEN),
     "tool calls": read_calls,
     "agent episode": episode,

@@ -15,6 +15,7 @@ from seatrial.verdict import Outcome
 RELATIONS = (
     "R31.encodings", "R31.texts", "R31.schemas", "R31.scores", "R31.stops", "R31.visible", "R31.training_parts",
     "R31.gathered", "R31.samplers", "R31.packed_attention",
+    "R31.short_runs",
 )  # fmt: skip
 
 
@@ -203,6 +204,28 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "rows without padding": (
         "unpadded",
         lambda values, mask: {**DEFINED["unpadded"](values, mask), "longest": len(mask[0])},
+    ),
+    "log of a run": with_options("logged training", 0, logging_first_step=False),
+    "rows in their order": (
+        "served rows",
+        lambda form, options, number: [
+            [part for update in DEFINED["served rows"](form, options, number) for part in update]
+        ],
+    ),
+    "rows of a stream that ends within an update": (
+        "served rows",
+        lambda form, options, number: DEFINED["served rows"](form, {**options, "max_steps": 4}, number),
+    ),
+    "what metrics are given": with_options("evaluated metrics", 0, cut=False),
+    "tokens that are counted": (
+        "counted tokens",
+        lambda counts, masked, lengths: DEFINED["counted tokens"](
+            "all" if masked else counts, masked, lengths
+        ),
+    ),
+    **dict.fromkeys(
+        ("predictions by generation", "predictions by generation, no limit given"),
+        ("generated predictions", lambda options, batch: ({"ids": [[1]]}, {"ids": [[1, 0]]})),
     ),
     "options in a text": (
         "options of text",

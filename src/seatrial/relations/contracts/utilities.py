@@ -257,6 +257,11 @@ UTILITIES: Mapping[str, str] = {
     "packed attention": "(queries [B, Q, H, D], keys and values [B, K, G, D], mask or None, places in rows or None, "
     "lengths of rows or None, options) -> what queries get [B, Q, H, D]",
     "unpadded": "(values [B, S, D], mask) -> shown values, their places, sums of lengths, longest, put back in place",
+    "logged training": "(options, number of rows) -> entries of the log; see `laws.utilities.short_runs.logged`",
+    "served rows": "(form of the data set, options, number of rows) -> rows by update and micro-batch",
+    "evaluated metrics": "(options, number of rows, batch) -> sums of what metrics are given, and the loss",
+    "counted tokens": "(what is counted, whether with a mask, lengths of rows) -> tokens",
+    "generated predictions": "(options, batch) -> a trainer's predictions, and those of its model of each row alone",
     "options of text": "(text) -> options of a configuration",
     "batch of rows": "(kind, rows, options, pad id) -> columns; see `laws.utilities.collated.DEFINITIONS`",
     "head in tiles": "(hidden, weight, bias or None, targets, options, ids of a tile) -> outputs, gradients",

@@ -47,7 +47,7 @@ def _beams_that_end(**options: Any) -> Callable[..., DecodingPlan]:
 
 @DECODING.law(
     "beams that end",
-    "an end that is not kept, a penalty of another length, beams that go on or stop too early",
+    "an end that is not kept, a penalty of another length, beams that continue or stop too early",
     thorough=True,
     cases=_beams_that_end(num_beams=4, num_new=8),
 )
@@ -59,7 +59,7 @@ def _beams_that_end(**options: Any) -> Callable[..., DecodingPlan]:
 )
 @DECODING.law(
     "beams that end, at the first that are enough",
-    "beams that go on",
+    "beams that continue",
     thorough=True,
     cases=_beams_that_end(num_new=8, early_stopping=True, length_penalty=-0.5),
 )
@@ -83,7 +83,7 @@ def beams_are_those_of_a_search(stack: Any, case: DecodingPlan) -> Measure:
 def _searched(stack: Any, case: DecodingPlan, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
     """Return the ids and the score of the best beam.
 
-    Each step the best candidates, twice as many as beams, go on, or end if they are among the first of them. The search
+    Each step the best candidates, twice as many as beams, continue, or end if they are among the first of them. The search
     stops when as many beams ended as are kept and, unless it may stop at once, no other can become better: by its
     length of now, or, if it never stops early and longer ones score higher, by the longest.
     """

@@ -304,7 +304,7 @@ def way_of_decoding_changes_no_id(stack: Any, case: DecodingPlan) -> Measure:
 )
 @DECODING.law(
     "guidance, without a cache",
-    "a context that lacks earlier ids",
+    "a context that does not have earlier ids",
     thorough=True,
     cases=plan(lengths=(3, 7), do_sample=False, guidance_scale=0.4, use_cache=False),
 )

@@ -51,7 +51,7 @@ def by_length(lengths: Sequence[int], batch: int, seed: int, form: str) -> list[
 def shared_by_length(
     lengths: Sequence[int], batch: int, processes: int, epoch: int, options: Options
 ) -> list[list[int]]:
-    """Return the rows of each process, every `processes`-th of an order that is drawn anew in each epoch."""
+    """Return the rows of each process, every `processes`-th of an order of each epoch."""
     order = grouped(lengths, batch, torch.Generator().manual_seed(options["seed"] + epoch))
     number = len(lengths) // processes if options["drop_last"] else -(-len(lengths) // processes)
     order = [*order, *order][: number * processes]
