@@ -19,6 +19,7 @@ from seatrial.relations.laws.utilities.gathered import GATHERED_FUNCTIONS
 from seatrial.relations.laws.utilities.metrics import METRIC_FUNCTIONS, majority
 from seatrial.relations.laws.utilities.packed_attention import PACKED_ATTENTION_FUNCTIONS
 from seatrial.relations.laws.utilities.partitions import PARTITION_FUNCTIONS
+from seatrial.relations.laws.utilities.row_scores import ROW_SCORE_FUNCTIONS
 from seatrial.relations.laws.utilities.samplers import SAMPLER_FUNCTIONS
 from seatrial.relations.laws.utilities.schemas import SCHEMA_FUNCTIONS
 from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
@@ -229,6 +230,7 @@ FUNCTIONS = (
     *ENCODING_FUNCTIONS,
     *SCHEMA_FUNCTIONS,
     *SCORE_FUNCTIONS,
+    *ROW_SCORE_FUNCTIONS,
     *STOP_FUNCTIONS,
     *TEXT_FUNCTIONS,
     *VISIBLE_FUNCTIONS,

@@ -144,6 +144,10 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
             {**tokens, **{(one, 2): [4] for one in range(4)}, **{(one, 3): [3] for one in range(4)}},
         ),
     ),
+    "allowed tokens, none of which is left": (
+        "allowed scores",
+        lambda ids, scores, beams, tokens: scores.double(),
+    ),
     "batches of an evaluation": (
         "joined batches",
         lambda batches, padding, *more: DEFINED["joined batches"](batches, -100, *more),

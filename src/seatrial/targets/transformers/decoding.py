@@ -28,6 +28,11 @@ class Generates(KnowsFailures):
             releases=before("transformers", "5.14"),
         ).of("R26.decoding/greedy ids, candidates from the prompt"),
         KnownFailure(
+            "chunks of a row that is padded have other places",
+            finding="Transformers: small functions of older releases",
+            releases=before("transformers", "5"),
+        ).of("R26.decoding/greedy ids, a prompt in chunks"),
+        KnownFailure(
             "rows whose beams end are padded with the end id where that of padding is 0",
             finding="Transformers: padding of beams that end",
         ).of("R26.decoding/padding after beams that end"),

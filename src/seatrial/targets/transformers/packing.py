@@ -9,11 +9,12 @@ from typing import Any
 from unittest import mock
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.laws.utilities.packed_attention import sinks
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import Gone, find_name
+from seatrial.targets.common.target import Gone, find_name, release
 
 MODULE = "transformers.modeling_flash_attention_utils"
 
@@ -104,6 +105,8 @@ def attention(
 ) -> Tensor:
     """Return what `_flash_attention_forward` gives with plain kernels."""
     forward, define = _found("_flash_attention_forward"), _found("_lazy_define_process_function")
+    if places is not None and min(places[0]) and Version(release("transformers")) < Version("5.15"):
+        raise NotServed("rows of this release have a place 0")
     pad, unpad = _found("_pad_input"), _found("_unpad_input")
     given: dict[str, Any] = {"is_causal": True, **options}
     if given.pop("sinks", False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.transformers import (
     attending,
     encodings,
@@ -39,6 +39,9 @@ LATER = (
     KnownFailure("an end of probability zero becomes NaN", FINDING, before("transformers", "5.19")).of(
         "R31.scores/ExponentialDecayLengthPenalty"
     ),
+    KnownFailure(
+        "a prompt with no allowed token left has no scores", FINDING, before("transformers", "5.18")
+    ).of("R31.scores/allowed tokens, none of which is left"),
     KnownFailure(
         "a sequence is left out whose first ids are the whole row", FINDING, before("transformers", "5.18")
     ).of("R31.scores/sequences that begin with the row"),
@@ -81,6 +84,7 @@ class OfTrainers(KnowsFailures):
         KnownFailure(
             "the first batch is generated with another limit than the others",
             finding="Transformers: the limit of predictions that are generated",
+            releases=since("transformers", "5"),
         ).of("R31.short_runs/predictions by generation, no limit given"),
         KnownFailure(
             "micro-batches at the end of a stream are added to the next update",

@@ -83,9 +83,9 @@ def beams_are_those_of_a_search(stack: Any, case: DecodingPlan) -> Measure:
 def _searched(stack: Any, case: DecodingPlan, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
     """Return the ids and the score of the best beam.
 
-    Each step the best candidates, twice as many as beams, continue, or end if they are among the first of them. The search
-    stops when as many beams ended as are kept and, unless it may stop at once, no other can become better: by its
-    length of now, or, if it never stops early and longer ones score higher, by the longest.
+    Each step the best candidates, twice as many as beams, continue, or end if they are among the first of them. The
+    search stops when as many beams ended as are kept and, unless it may stop at once, no other can become better: by
+    its length of now, or, if it never stops early and longer ones score higher, by the longest.
     """
     beams, power = int(case.options["num_beams"]), float(case.options.get("length_penalty", 1.0))
     early = case.options.get("early_stopping", False)
