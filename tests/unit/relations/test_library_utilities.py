@@ -227,6 +227,10 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
             "all" if masked else counts, masked, lengths
         ),
     ),
+    "noise in training alone": (
+        "noise of a run",
+        lambda alpha, steps: {**DEFINED["noise of a run"](alpha, steps), "afterwards": [alpha is not None]},
+    ),
     **dict.fromkeys(
         ("predictions by generation", "predictions by generation, no limit given"),
         ("generated predictions", lambda options, batch: ({"ids": [[1]]}, {"ids": [[1, 0]]})),

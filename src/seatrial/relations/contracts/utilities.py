@@ -261,6 +261,7 @@ UTILITIES: Mapping[str, str] = {
     "served rows": "(form of the data set, options, number of rows) -> rows by update and micro-batch",
     "evaluated metrics": "(options, number of rows, batch) -> sums of what metrics are given, and the loss",
     "counted tokens": "(what is counted, whether with a mask, lengths of rows) -> tokens",
+    "noise of a run": "(alpha or None, steps) -> whether embeddings have noise in training, evaluation, afterwards",
     "generated predictions": "(options, batch) -> a trainer's predictions, and those of its model of each row alone",
     "options of text": "(text) -> options of a configuration",
     "batch of rows": "(kind, rows, options, pad id) -> columns; see `laws.utilities.collated.DEFINITIONS`",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from seatrial.relations.laws.utilities.short_runs import BATCH, EPOCHS, HELD_OUT, RATE, target_of
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.trainers import configuration, freeze_imports
-from seatrial.targets.transformers.heads import EncoderDecoder
+from seatrial.targets.transformers.heads import EncoderDecoder, LanguageModel
 
 LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "train_loss")
 
@@ -247,6 +247,49 @@ def counted(counts: str, masked: bool, lengths: Sequence[int]) -> int:
     return int(trainer.state.num_input_tokens_seen)
 
 
+def noisy(alpha: float | None, steps: int) -> dict[str, list[bool]]:
+    """Return whether the embeddings of passes differ from the model's own."""
+    import transformers
+
+    freeze_imports()
+    model = copy.deepcopy(LanguageModel().supervised_model())
+    layer, seen = model.get_input_embeddings(), []
+
+    def watch(module: Any, given: Any, found: Any) -> None:
+        seen.append(not torch.equal(found, module.weight[given[0]]))
+
+    trainer_class: Any = transformers.Trainer
+    ids = [5, 9, 2, 7]
+    rows = [{"input_ids": ids, "labels": ids}] * (2 * steps)
+    trainer = trainer_class(
+        model=model,
+        args=_arguments(
+            {
+                "neftune_noise_alpha": alpha,
+                "max_steps": steps,
+                "per_device_train_batch_size": 2,
+                "per_device_eval_batch_size": 8,
+                "learning_rate": 0.0,
+            }
+        ),
+        train_dataset=rows,
+        eval_dataset=rows,
+    )
+
+    class Watching(transformers.TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            layer.register_forward_hook(watch)  # after the trainer's own
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_evaluate = state.global_step == steps
+
+    trainer.add_callback(Watching())
+    trainer.train()
+    model.train()
+    model(input_ids=torch.tensor([ids]))
+    return {"training": seen[:steps], "evaluation": seen[steps:-1], "afterwards": seen[-1:]}
+
+
 @cache
 def _translator() -> EncoderDecoder:
     return EncoderDecoder()
@@ -307,4 +350,5 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "evaluated metrics": metrics,
     "counted tokens": counted,
     "generated predictions": generated,
+    "noise of a run": noisy,
 }

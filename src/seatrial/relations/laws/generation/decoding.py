@@ -208,6 +208,29 @@ def transitions_are_of_the_scores(stack: Any, case: DecodingPlan) -> Measure:
     return Measure.largest(found, BOUND, "log-probabilities of ids against their scores, difference")
 
 
+@DECODING.law("scores without an option", "an option that is on by default", cases=GREEDY)
+@DECODING.law(
+    "renormalize_logits", "an option that is ignored", cases=plan(do_sample=False, renormalize_logits=True)
+)
+@DECODING.law(
+    "renormalize_logits after a penalty",
+    "scores that are normalized before they are changed",
+    cases=plan(do_sample=False, renormalize_logits=True, repetition_penalty=1.8, suppress_tokens=[3, 11]),
+)
+def scores_are_normalized_where_asked(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare the total probability of scores with 1, or scores with the raw logits where no option is given."""
+    found = []
+    for number, one in enumerate(stack.decoded(case)):
+        for place in range(completed(stack, one)):
+            scores_V = one.scores[place].double()
+            if "renormalize_logits" in case.options:
+                error = abs(float(scores_V.logsumexp(0)))
+            else:
+                error = float((scores_V - one.logits[place].double()).abs().max())
+            found.append((error, f"completion {number}, id {place + 1}"))
+    return Measure.largest(found, BOUND, "scores against normalized ones or raw logits, difference")
+
+
 def _defaults(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
     return DecodingPlan(
         prompts=prompts(stack, seed, (5, 5)),

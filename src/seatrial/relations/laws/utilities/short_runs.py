@@ -199,6 +199,18 @@ def counted(counts: str, masked: bool, lengths: Sequence[int]) -> int:
     return sum(len(batch) * max(batch) for batch in batches)
 
 
+def _noise_cases(case: Numbers) -> Iterator[Arguments]:
+    for alpha in (None, 4.0):
+        for steps in (1, 2):
+            yield alpha, steps
+
+
+def noisy(alpha: float | None, steps: int) -> dict[str, list[bool]]:
+    """Return whether embeddings have noise, in each pass of training, then in an evaluation, and after the run."""
+    on = alpha is not None
+    return {"training": [on] * steps, "evaluation": [False], "afterwards": [False]}
+
+
 SHORT_RUN_FUNCTIONS: Sequence[Plain] = (
     Plain(
         name="logged training",
@@ -236,6 +248,13 @@ SHORT_RUN_FUNCTIONS: Sequence[Plain] = (
         suspects="padding that is counted, or an option that is ignored",
         cases=_count_cases,
         right=counted,
+    ),
+    Plain(
+        name="noise of a run",
+        law="noise in training alone",
+        suspects="noise in evaluations, or that stays after the run, an option that is ignored",
+        cases=_noise_cases,
+        right=noisy,
     ),
 )
 add_laws(SHORT_RUNS, SHORT_RUN_FUNCTIONS)
