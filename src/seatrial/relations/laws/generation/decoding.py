@@ -12,6 +12,7 @@ import torch
 
 from seatrial.relations.contracts.decoding import Decoded, DecodingPlan
 from seatrial.relations.law import Measure, Relation
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.decoding import probabilities
 
 BOUND = 1e-4
@@ -43,6 +44,17 @@ def plan(
 def sampled(**options: Any) -> Callable[..., DecodingPlan]:
     """Return a law's `cases`: a plan that samples, whose cuts are these alone."""
     return plan(do_sample=True, **{"top_k": 0, **options})
+
+
+def ending(**options: Any) -> Callable[..., DecodingPlan]:
+    """Return a law's `cases`: a plan whose rows end at different places, as the end is likely."""
+
+    def make(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
+        likely = {"sequence_bias": [[[stack.end_id], 4.0]]}
+        drawn = {"do_sample": True, "top_k": 0, "temperature": 2.0, "num_return_sequences": 4}
+        return plan(lengths=(3, 7, 5), num_new=8, **{**drawn, **likely, **options})(stack, seed, tidy)
+
+    return make
 
 
 GREEDY = plan(do_sample=False)
@@ -113,6 +125,12 @@ def distribution_is_of_the_options(stack: Any, case: DecodingPlan) -> Measure:
 
 
 @DECODING.law("logits of a step", "a cache, mask or position of another step", cases=plan(lengths=(3, 7, 5)))
+@DECODING.law(
+    "logits of a step, after rows that ended",
+    "padding of other rows in a cache or a mask",
+    cases=ending(),
+    thorough=True,
+)
 def logits_are_of_the_row(stack: Any, case: DecodingPlan) -> Measure:
     """Compare the raw logits of each step, prompts padded on the left, with those of the row computed at once."""
     found = []
@@ -187,6 +205,23 @@ def completions_end_where_they_should(stack: Any, case: DecodingPlan) -> Measure
     if given != [prompt for prompt in case.prompts for _ in range(copies)]:
         wrong.append("prompts are in another order")
     return Measure.count(wrong, "completions that end elsewhere")
+
+
+@DECODING.law("rows that end at different places", "all rows that end with the first one", cases=ending())
+@DECODING.law(
+    "rows that end at different places, without a cache", "all rows that end with the first one",
+    cases=ending(use_cache=False), thorough=True,
+)  # fmt: skip
+def rows_end_by_themselves(stack: Any, case: DecodingPlan) -> Measure:
+    """Check rows of which some end before the limit and others after them.
+
+    Raises:
+        NotServed: all rows end at one place.
+    """
+    found = completions_end_where_they_should(stack, case)
+    if found.holds and len({completed(stack, one) for one in stack.decoded(case)}) < 3:
+        raise NotServed("rows end at one place")
+    return found
 
 
 @DECODING.law("log-probabilities of ids", "raw logits in place of scores, an id of another step")
