@@ -56,6 +56,16 @@ class MixtralGrouped(Mixtral):
     thorough = True
     options: ClassVar[Mapping[str, Any]] = {**Mixtral.options, "experts_implementation": "grouped_mm"}
 
+    def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
+        if model.dtype is torch.float64:  # the oracle's, which the kernel does not take
+            model.set_experts_implementation("eager")
+        return super().supervised_logits(model, example)
+
+    def supervised_balance(self, model: Any, examples: Sequence[int]) -> Tensor:
+        if model.dtype is torch.float64:
+            model.set_experts_implementation("eager")
+        return super().supervised_balance(model, examples)
+
 
 class MixtralBatched(Mixtral):
     """Mixtral, the matrices of each token's experts gathered."""
