@@ -15,11 +15,16 @@ from seatrial.relations.laws.utilities.batches import RIGHT
 from seatrial.relations.laws.utilities.calls import WRITTEN
 from seatrial.relations.laws.utilities.encodings import ENCODING_FUNCTIONS
 from seatrial.relations.laws.utilities.files import FILE_FUNCTIONS
+from seatrial.relations.laws.utilities.gathered import GATHERED_FUNCTIONS
 from seatrial.relations.laws.utilities.metrics import METRIC_FUNCTIONS, majority
+from seatrial.relations.laws.utilities.packed_attention import PACKED_ATTENTION_FUNCTIONS
 from seatrial.relations.laws.utilities.partitions import PARTITION_FUNCTIONS
+from seatrial.relations.laws.utilities.row_scores import ROW_SCORE_FUNCTIONS
+from seatrial.relations.laws.utilities.samplers import SAMPLER_FUNCTIONS
 from seatrial.relations.laws.utilities.schemas import SCHEMA_FUNCTIONS
 from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
 from seatrial.relations.laws.utilities.sequences import SEQUENCE_FUNCTIONS
+from seatrial.relations.laws.utilities.short_runs import SHORT_RUN_FUNCTIONS
 from seatrial.relations.laws.utilities.statistics import STATISTIC_FUNCTIONS
 from seatrial.relations.laws.utilities.stops import STOP_FUNCTIONS
 from seatrial.relations.laws.utilities.texts import TEXT_FUNCTIONS
@@ -193,6 +198,29 @@ def conversations(
     return found
 
 
+def rebalanced(
+    lengths: Sequence[int], size: int, processes: int, parts: int, options: Mapping[str, Any]
+) -> list[list[list[int]]]:
+    """Return micro-batches of equal numbers of rows, those with the longest rows first."""
+    order = list(range(len(lengths)))
+    if options["shuffle"]:
+        seed = options["seed"] + options["epoch"]
+        order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed)).tolist()
+    found: list[list[list[int]]] = [[] for _ in range(processes)]
+    groups = processes * parts
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        if len(rows) < size and options["drop_last"]:
+            break
+        rows = sorted([*rows, *order[: max(0, groups - len(rows))]], key=lambda row: -lengths[row])
+        cut = [rows[len(rows) * one // groups : len(rows) * (one + 1) // groups] for one in range(groups)]
+        costs = [len(own) * (1 + 0.001 * lengths[own[0]]) * lengths[own[0]] for own in cut]
+        cut = [cut[one] for one in sorted(range(groups), key=lambda one: -costs[one])]
+        for place, own in enumerate(cut):
+            found[place % processes].append(own)
+    return found
+
+
 FUNCTIONS = (
     *FILE_FUNCTIONS,
     *STATISTIC_FUNCTIONS,
@@ -202,10 +230,15 @@ FUNCTIONS = (
     *ENCODING_FUNCTIONS,
     *SCHEMA_FUNCTIONS,
     *SCORE_FUNCTIONS,
+    *ROW_SCORE_FUNCTIONS,
     *STOP_FUNCTIONS,
     *TEXT_FUNCTIONS,
     *VISIBLE_FUNCTIONS,
     *TRAINING_PART_FUNCTIONS,
+    *GATHERED_FUNCTIONS,
+    *SAMPLER_FUNCTIONS,
+    *SHORT_RUN_FUNCTIONS,
+    *PACKED_ATTENTION_FUNCTIONS,
 )
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},
@@ -217,6 +250,8 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "parts of groups": of_groups,
     "validation metrics": validation,
     "batch operation": operate,
+    "rebalanced batches": rebalanced,
+    "generated predictions": lambda options, batch: ({"ids": [[1, 2]]}, {"ids": [[1, 2]]}),
     "call formats": lambda: list(WRITTEN),
     "tool calls": read_calls,
     "agent episode": episode,

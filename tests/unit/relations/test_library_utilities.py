@@ -14,6 +14,8 @@ from seatrial.verdict import Outcome
 
 RELATIONS = (
     "R31.encodings", "R31.texts", "R31.schemas", "R31.scores", "R31.stops", "R31.visible", "R31.training_parts",
+    "R31.gathered", "R31.samplers", "R31.packed_attention",
+    "R31.short_runs",
 )  # fmt: skip
 
 
@@ -129,6 +131,110 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "rates that follow a metric": with_options("greedy rates", 0, threshold_mode="abs"),
     "optimizers by name": with_options("named optimizer", adam_beta2=0.999),
     "early stops and the best checkpoint": with_options("early stop", threshold=0.0),
+    "texts that are streamed": (
+        "streamed text",
+        lambda text, prompt, skip: (prompt + text)[: -1 if text else None],
+    ),
+    "allowed tokens": (
+        "allowed scores",
+        lambda ids, scores, beams, tokens: DEFINED["allowed scores"](
+            ids.flip(0),
+            scores,
+            beams,
+            {**tokens, **{(one, 2): [4] for one in range(4)}, **{(one, 3): [3] for one in range(4)}},
+        ),
+    ),
+    "allowed tokens, none of which is left": (
+        "allowed scores",
+        lambda ids, scores, beams, tokens: scores.double(),
+    ),
+    "batches of an evaluation": (
+        "joined batches",
+        lambda batches, padding, *more: DEFINED["joined batches"](batches, -100, *more),
+    ),
+    "rows that are cut": ("first rows", lambda nested, limit: DEFINED["first rows"](nested, limit + 1)),
+    "the number of rows": ("number of rows", lambda nested: 5),
+    "smoothed labels": (
+        "smoothed loss",
+        lambda logits, labels, epsilon, ignored, shifted, items: DEFINED["smoothed loss"](
+            logits, labels, epsilon, ignored, shifted, None
+        ),
+    ),
+    "parameters that decay": (
+        "names that decay",
+        lambda names: [f"{name}.weight" for name, kind in sorted(names.items()) if kind != "norm"],
+    ),
+    "checkpoints that are kept": (
+        "rotated checkpoints",
+        lambda steps, limit, best: DEFINED["rotated checkpoints"](steps, limit, None),
+    ),
+    "the last checkpoint": ("last of checkpoints", lambda steps: max(steps, key=str, default=None)),
+    "noise on embeddings": (
+        "noise of embeddings",
+        lambda rows, length, width, alpha, training: DEFINED["noise of embeddings"](
+            rows, length, width, alpha, True
+        ),
+    ),
+    "rows by their lengths": (
+        "order by length",
+        lambda lengths, *more: DEFINED["order by length"]([-one for one in lengths], *more),
+    ),
+    "rows by their lengths, of processes": (
+        "shares by length",
+        lambda lengths, batch, processes, epoch, options: DEFINED["shares by length"](
+            lengths, batch, processes, 0, options
+        ),
+    ),
+    "rows of processes": (
+        "shares of rows",
+        lambda number, batch, processes, drop: DEFINED["shares of rows"](number, batch, processes, False),
+    ),
+    "rows of a stream of processes": (
+        "shares of a stream",
+        lambda *given: DEFINED["shares of a stream"](*given)[::-1],
+    ),
+    "rebalanced micro-batches": (
+        "rebalanced batches",
+        lambda lengths, size, processes, parts, options: [
+            own[::-1] for own in DEFINED["rebalanced batches"](lengths, size, processes, parts, options)
+        ],
+    ),
+    "attention of rows": (
+        "packed attention",
+        lambda *given: DEFINED["packed attention"](
+            *given[:6], {name: value for name, value in given[6].items() if name != "softcap"}
+        ),
+    ),
+    "rows without padding": (
+        "unpadded",
+        lambda values, mask: {**DEFINED["unpadded"](values, mask), "longest": len(mask[0])},
+    ),
+    "log of a run": with_options("logged training", 0, logging_first_step=False),
+    "rows in their order": (
+        "served rows",
+        lambda form, options, number: [
+            [part for update in DEFINED["served rows"](form, options, number) for part in update]
+        ],
+    ),
+    "rows of a stream that ends within an update": (
+        "served rows",
+        lambda form, options, number: DEFINED["served rows"](form, {**options, "max_steps": 4}, number),
+    ),
+    "what metrics are given": with_options("evaluated metrics", 0, cut=False),
+    "tokens that are counted": (
+        "counted tokens",
+        lambda counts, masked, lengths: DEFINED["counted tokens"](
+            "all" if masked else counts, masked, lengths
+        ),
+    ),
+    "noise in training alone": (
+        "noise of a run",
+        lambda alpha, steps: {**DEFINED["noise of a run"](alpha, steps), "afterwards": [alpha is not None]},
+    ),
+    **dict.fromkeys(
+        ("predictions by generation", "predictions by generation, no limit given"),
+        ("generated predictions", lambda options, batch: ({"ids": [[1]]}, {"ids": [[1, 0]]})),
+    ),
     "options in a text": (
         "options of text",
         lambda text: {**DEFINED["options of text"](text), "scale_attn_weights": True},

@@ -40,6 +40,7 @@ CallForm = Literal[
     "generation that continues",
     "experts by definition",
     "logits of routers",
+    "ways of computing experts",
     "places in a window",
     "head by definition",
     "the first state",

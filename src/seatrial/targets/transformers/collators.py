@@ -162,6 +162,13 @@ class FlattenedWithNumbers(Flattened):
         return [place for place, row in enumerate(rows) if place == 0 or row != rows[place - 1]]
 
 
+class FlattenedWithLabels(Flattened):
+    """`DataCollatorWithFlattening` on rows with labels of their own, every one of which is an id."""
+
+    thorough = True
+    objective_spec = ObjectiveSpec(kind="sft", trains="all")
+
+
 class CollatedHead(Head):
     """A head whose rows a collator of Transformers pads."""
 
@@ -205,6 +212,7 @@ ADAPTERS: dict[str, type[Any]] = {
     "collator-flattening": Flattened,
     "collator-flattening-lengths": FlattenedWithLengths,
     "collator-flattening-numbers": FlattenedWithNumbers,
+    "collator-flattening-labels": FlattenedWithLabels,
     "collator-token-classes": CollatedTokenClasses,
     "collator-translations": CollatedTranslations,
     "collator-row-classes-left": CollatedRowClasses,

@@ -28,6 +28,11 @@ class Generates(KnowsFailures):
             releases=before("transformers", "5.14"),
         ).of("R26.decoding/greedy ids, candidates from the prompt"),
         KnownFailure(
+            "chunks of a row that is padded have other places",
+            finding="Transformers: small functions of older releases",
+            releases=before("transformers", "5"),
+        ).of("R26.decoding/greedy ids, a prompt in chunks"),
+        KnownFailure(
             "rows whose beams end are padded with the end id where that of padding is 0",
             finding="Transformers: padding of beams that end",
         ).of("R26.decoding/padding after beams that end"),
@@ -51,8 +56,28 @@ class Generates(KnowsFailures):
             ).logits[0]
         return logits
 
+    @cached_property
+    def _another(self) -> Any:
+        """A model of which some candidates are right."""
+        model = copy.deepcopy(self._family.model())
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            head = model.get_output_embeddings().weight
+            head.add_(0.3 * head.std() * torch.randn(head.shape, generator=generator))
+        return model
+
+    def _of_call(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options that are given to `generate` alone, as it takes them."""
+        found: dict[str, Any] = {}
+        if "assistant_model" in options:
+            found["assistant_model"] = self._another
+        if "negative_prompt_ids" in options:
+            found["negative_prompt_ids"] = torch.tensor(options["negative_prompt_ids"])
+        return found
+
     def decoded(self, plan: DecodingPlan) -> list[Decoded]:
-        missing = sorted(({*plan.options} | {*plan.defaults}) - {*self._known_options})
+        of_call = self._of_call(plan.options)
+        missing = sorted(({*plan.options} | {*plan.defaults}) - {*self._known_options, *of_call})
         if missing:
             raise NotServed(f"generation of this release has no {', '.join(missing)}")
         model = self._family.model()
@@ -72,7 +97,7 @@ class Generates(KnowsFailures):
                 return_dict_in_generate=True,
                 output_scores=True,
                 output_logits=True,
-                **plan.options,
+                **{**plan.options, **of_call},
             )
         return list(self._completions(model, plan, found, P))
 

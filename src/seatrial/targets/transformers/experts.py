@@ -50,6 +50,30 @@ class Mixtral(LanguageModel):
         return balance_loss([layer for one in found for layer in one], NUM_CHOSEN)
 
 
+class MixtralGrouped(Mixtral):
+    """Mixtral, tokens sorted by their experts."""
+
+    thorough = True
+    options: ClassVar[Mapping[str, Any]] = {**Mixtral.options, "experts_implementation": "grouped_mm"}
+
+    def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
+        if model.dtype is torch.float64:  # the oracle's, which the kernel does not take
+            model.set_experts_implementation("eager")
+        return super().supervised_logits(model, example)
+
+    def supervised_balance(self, model: Any, examples: Sequence[int]) -> Tensor:
+        if model.dtype is torch.float64:
+            model.set_experts_implementation("eager")
+        return super().supervised_balance(model, examples)
+
+
+class MixtralBatched(Mixtral):
+    """Mixtral, the matrices of each token's experts gathered."""
+
+    thorough = True
+    options: ClassVar[Mapping[str, Any]] = {**Mixtral.options, "experts_implementation": "batched_mm"}
+
+
 class Qwen2Experts(Mixtral):
     """Qwen2-MoE, with an expert that every token shares."""
 
@@ -104,6 +128,8 @@ class GraniteExperts(Mixtral):
 
 ADAPTERS: dict[str, type[Any]] = {
     "experts-mixtral": Mixtral,
+    "experts-mixtral-grouped": MixtralGrouped,
+    "experts-mixtral-batched": MixtralBatched,
     "experts-qwen2": Qwen2Experts,
     "experts-qwen3": Qwen3Experts,
     "experts-olmoe": Olmoe,

@@ -188,7 +188,8 @@ class Block:
 
 def _options(family: Any, **more: Any) -> dict[str, Any]:
     config = text_config(family.model())
-    return {name: value for name, value in {**OPTIONS, **more}.items() if hasattr(config, name)}
+    known = {name: value for name, value in OPTIONS.items() if hasattr(config, name)}
+    return {**known, **more}
 
 
 def _with_experts(family: Any, **more: Any) -> Any:
@@ -305,7 +306,31 @@ def _router_logits(family: Any, rows: Rows) -> Pairs:
     return pairs
 
 
+WAYS = ("grouped_mm", "batched_mm")
+"""Of computing experts, besides one after the other."""
+
+
+def _ways_of_experts(family: Any, rows: Rows) -> Pairs:
+    """Return logits and gradients of each way of computing experts, with those of one expert after the other."""
+    choosable = getattr(type(family.model()), "_can_set_experts_implementation", None)
+    if choosable is None or not choosable():
+        raise NotServed("experts are computed in one way")
+    long = [token for row in rows for token in row]
+
+    def computed(way: str) -> list[Tensor]:
+        model = _with_experts(family, experts_implementation=way)
+        with torch.enable_grad():
+            logits_SV = model(input_ids=torch.tensor([long]), **family._uncached()).logits[0]
+            (logits_SV * torch.linspace(-1, 1, logits_SV.numel()).view_as(logits_SV)).sum().backward()
+        gradients = [value.grad for value in model.parameters() if value.grad is not None]
+        return [logits_SV.detach(), *(value.flatten()[None] for value in gradients)]
+
+    due = computed("eager")
+    return [pair for way in WAYS for pair in zip(computed(way), due, strict=True)]
+
+
 ROUTER_FORMS: Mapping[CallForm, Callable[[Any, Rows], Pairs]] = {
     "experts by definition": _experts,
     "logits of routers": _router_logits,
+    "ways of computing experts": _ways_of_experts,
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.relations.laws.utilities.texts import MARK, READ
+from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.trainers import temporary_folder
 
@@ -80,8 +81,24 @@ def rendered(template: str, messages: Sequence[Mapping[str, Any]], options: Mapp
     return found
 
 
+def streamed(text: str, prompt: str, skip: bool) -> str:
+    """Return the pieces of `TextIteratorStreamer` together, one token after the other."""
+    import torch
+
+    tokenizer = tiny_tokenizer()
+    made: Any = find_name("transformers", ["transformers:TextIteratorStreamer"])
+    streamer = made(tokenizer, skip_prompt=skip)
+    first = tokenizer.encode(prompt, add_special_tokens=False)
+    streamer.put(torch.tensor([first], dtype=torch.long))
+    for token in tokenizer.encode(text, add_special_tokens=False):
+        streamer.put(torch.tensor([token]))
+    streamer.end()
+    return "".join(streamer)
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "decoded": decoded,
     "saved tokenizer": kept,
     "rendered chat": rendered,
+    "streamed text": streamed,
 }

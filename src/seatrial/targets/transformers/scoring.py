@@ -45,6 +45,18 @@ def guided(scores: Tensor, scale: float) -> Tensor:
     return found
 
 
+def allowed(
+    ids: Tensor, scores: Tensor, beams: int, tokens: Mapping[tuple[int, int], Sequence[int]]
+) -> Tensor:
+    """Return scores of the tokens that a function allows."""
+
+    def listed(prompt: int, own: Tensor) -> list[int]:
+        return list(tokens[prompt, int(own[-1])])
+
+    found: Tensor = _class("PrefixConstrainedLogitsProcessor")(listed, beams)(ids, scores)
+    return found
+
+
 @cache
 def _pieces() -> Any:
     """Return a tokenizer whose tokens are the pieces."""
@@ -86,6 +98,7 @@ def ended(name: str, options: Mapping[str, Any], ids: Tensor) -> list[bool]:
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "processed scores": processed,
+    "allowed scores": allowed,
     "guided scores": guided,
     "stopped by strings": stopped,
     "stopped by bytes": stopped_by_bytes,

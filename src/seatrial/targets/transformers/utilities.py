@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between
-from seatrial.targets.transformers import attending, encodings, kept_texts, scoring, training_parts
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
+from seatrial.targets.transformers import (
+    attending,
+    encodings,
+    gathering,
+    kept_texts,
+    packing,
+    scoring,
+    short_runs,
+    training_parts,
+)
 
 OLDER = KnownFailure(
     "a bare list is an object, a batch keeps what follows its last messages, and a cache that begins again keeps "
@@ -30,6 +39,9 @@ LATER = (
     KnownFailure("an end of probability zero becomes NaN", FINDING, before("transformers", "5.19")).of(
         "R31.scores/ExponentialDecayLengthPenalty"
     ),
+    KnownFailure(
+        "a prompt with no allowed token left has no scores", FINDING, before("transformers", "5.18")
+    ).of("R31.scores/allowed tokens, none of which is left"),
     KnownFailure(
         "a sequence is left out whose first ids are the whole row", FINDING, before("transformers", "5.18")
     ).of("R31.scores/sequences that begin with the row"),
@@ -59,14 +71,27 @@ class Utilities(KnowsFailures):
         **scoring.FUNCTIONS,
         **attending.FUNCTIONS,
         **training_parts.FUNCTIONS,
+        **gathering.FUNCTIONS,
+        **packing.FUNCTIONS,
     }
 
 
 class OfTrainers(KnowsFailures):
-    """What a trainer makes and decides."""
+    """What a trainer makes, decides, logs and predicts."""
 
     thorough = True
-    utilities: Mapping[str, Callable[..., Any]] = training_parts.OF_TRAINERS
+    known_failures = (
+        KnownFailure(
+            "the first batch is generated with another limit than the others",
+            finding="Transformers: the limit of predictions that are generated",
+            releases=since("transformers", "5"),
+        ).of("R31.short_runs/predictions by generation, no limit given"),
+        KnownFailure(
+            "micro-batches at the end of a stream are added to the next update",
+            finding="Transformers: the end of a stream within an update",
+        ).of("R31.short_runs/rows of a stream that ends within an update"),
+    )
+    utilities: Mapping[str, Callable[..., Any]] = {**training_parts.OF_TRAINERS, **short_runs.FUNCTIONS}
 
 
 ADAPTERS: dict[str, type[Any]] = {"utilities": Utilities, "utilities-of-trainers": OfTrainers}

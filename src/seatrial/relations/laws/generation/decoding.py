@@ -46,6 +46,17 @@ def sampled(**options: Any) -> Callable[..., DecodingPlan]:
     return plan(do_sample=True, **{"top_k": 0, **options})
 
 
+def ending(**options: Any) -> Callable[..., DecodingPlan]:
+    """Return a law's `cases`: a plan whose rows end at different places, as the end is likely."""
+
+    def make(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
+        likely = {"sequence_bias": [[[stack.end_id], 4.0]]}
+        drawn = {"do_sample": True, "top_k": 0, "temperature": 2.0, "num_return_sequences": 4}
+        return plan(lengths=(3, 7, 5), num_new=8, **{**drawn, **likely, **options})(stack, seed, tidy)
+
+    return make
+
+
 GREEDY = plan(do_sample=False)
 DECODING = Relation(
     id="R26.decoding",
@@ -114,11 +125,17 @@ def distribution_is_of_the_options(stack: Any, case: DecodingPlan) -> Measure:
 
 
 @DECODING.law("logits of a step", "a cache, mask or position of another step", cases=plan(lengths=(3, 7, 5)))
+@DECODING.law(
+    "logits of a step, after rows that ended",
+    "padding of other rows in a cache or a mask",
+    cases=ending(),
+    thorough=True,
+)
 def logits_are_of_the_row(stack: Any, case: DecodingPlan) -> Measure:
     """Compare the raw logits of each step, prompts padded on the left, with those of the row computed at once."""
     found = []
     for number, one in enumerate(stack.decoded(case)):
-        length = _length(stack, one)
+        length = completed(stack, one)
         whole = stack.next_logits((*one.prompt_ids, *one.ids[:length]))
         for place in range(length):
             right_V = whole[len(one.prompt_ids) + place - 1].double()
@@ -136,7 +153,7 @@ def greedy_ids_have_the_largest_score(stack: Any, case: DecodingPlan) -> Measure
     wrong = [
         f"completion {number}, id {place + 1}: {one.ids[place]}, not {int(one.scores[place].argmax())}"
         for number, one in enumerate(stack.decoded(case))
-        for place in range(_length(stack, one))
+        for place in range(completed(stack, one))
         if float(one.scores[place][one.ids[place]]) < float(one.scores[place].max())
     ]
     return Measure.count(wrong, "ids without the largest score")
@@ -176,7 +193,7 @@ def completions_end_where_they_should(stack: Any, case: DecodingPlan) -> Measure
     decoded = stack.decoded(case)
     wrong = []
     for number, one in enumerate(decoded):
-        length = _length(stack, one)
+        length = completed(stack, one)
         if any(token != stack.pad_id for token in one.ids[length:]):
             wrong.append(f"completion {number} has {list(one.ids)} after its end at {length}")
         if length < case.num_new and one.ids[length - 1] != stack.end_id:
@@ -188,6 +205,23 @@ def completions_end_where_they_should(stack: Any, case: DecodingPlan) -> Measure
     if given != [prompt for prompt in case.prompts for _ in range(copies)]:
         wrong.append("prompts are in another order")
     return Measure.count(wrong, "completions that end elsewhere")
+
+
+@DECODING.law("rows that end at different places", "all rows that end with the first one", cases=ending())
+@DECODING.law(
+    "rows that end at different places, without a cache", "all rows that end with the first one",
+    cases=ending(use_cache=False), thorough=True,
+)  # fmt: skip
+def rows_end_by_themselves(stack: Any, case: DecodingPlan) -> Measure:
+    """Check rows of which some end before the limit and others after them.
+
+    Raises:
+        NotServed: all rows end at one place.
+    """
+    found = completions_end_where_they_should(stack, case)
+    if found.holds and len({completed(stack, one) for one in stack.decoded(case)}) < 3:
+        raise NotServed("rows end at one place")
+    return found
 
 
 @DECODING.law("log-probabilities of ids", "raw logits in place of scores, an id of another step")
@@ -204,9 +238,32 @@ def transitions_are_of_the_scores(stack: Any, case: DecodingPlan) -> Measure:
             f"completion {number}, id {place + 1}",
         )
         for number, one in enumerate(stack.decoded(case))
-        for place in range(_length(stack, one))
+        for place in range(completed(stack, one))
     ]
     return Measure.largest(found, BOUND, "log-probabilities of ids against their scores, difference")
+
+
+@DECODING.law("scores without an option", "an option that is on by default", cases=GREEDY)
+@DECODING.law(
+    "renormalize_logits", "an option that is ignored", cases=plan(do_sample=False, renormalize_logits=True)
+)
+@DECODING.law(
+    "renormalize_logits after a penalty",
+    "scores that are normalized before they are changed",
+    cases=plan(do_sample=False, renormalize_logits=True, repetition_penalty=1.8, suppress_tokens=[3, 11]),
+)
+def scores_are_normalized_where_asked(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare the total probability of scores with 1, or scores with the raw logits where no option is given."""
+    found = []
+    for number, one in enumerate(stack.decoded(case)):
+        for place in range(completed(stack, one)):
+            scores_V = one.scores[place].double()
+            if "renormalize_logits" in case.options:
+                error = abs(float(scores_V.logsumexp(0)))
+            else:
+                error = float((scores_V - one.logits[place].double()).abs().max())
+            found.append((error, f"completion {number}, id {place + 1}"))
+    return Measure.largest(found, BOUND, "scores against normalized ones or raw logits, difference")
 
 
 def _defaults(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
@@ -254,9 +311,39 @@ LOOKED_UP: Mapping[str, Any] = {
     cases=plan(repetition_penalty=1.4, **LOOKED_UP),
 )
 @DECODING.law("greedy ids, without a cache", "a mask or places of another step", cases=plan(use_cache=False))
+@DECODING.law(
+    "greedy ids, from a static cache",
+    "places in the cache that are those of another row",
+    thorough=True,
+    cases=plan(lengths=(3, 7, 5), cache_implementation="static"),
+)
+@DECODING.law(
+    "greedy ids, a prompt in chunks",
+    "a mask or places of another chunk",
+    thorough=True,
+    cases=plan(lengths=(3, 9, 5), prefill_chunk_size=4),
+)
+@DECODING.law(
+    "greedy ids, candidates from another model",
+    "a candidate that is kept, or an id left out",
+    thorough=True,
+    cases=plan(lengths=(8,), num_new=12, do_sample=False, assistant_model="another", num_assistant_tokens=4),
+)
+@DECODING.law(
+    "greedy ids, candidates from another model and a penalty",
+    "a penalty of other ids than those before the candidate",
+    thorough=True,
+    cases=plan(
+        lengths=(8,), num_new=12, do_sample=False, assistant_model="another", repetition_penalty=1.3,
+        no_repeat_ngram_size=2,
+    ),
+)  # fmt: skip
 def way_of_decoding_changes_no_id(stack: Any, case: DecodingPlan) -> Measure:
     """Compare the ids of a way of decoding with the plain one's."""
-    ways = ("prompt_lookup_num_tokens", "use_cache")
+    ways = (
+        "prompt_lookup_num_tokens", "use_cache", "cache_implementation", "prefill_chunk_size", "assistant_model",
+        "num_assistant_tokens",
+    )  # fmt: skip
     plain = {name: value for name, value in case.options.items() if name not in ways}
     right = stack.decoded(replace(case, options={"do_sample": False, **plain}))
     wrong = [
@@ -267,78 +354,44 @@ def way_of_decoding_changes_no_id(stack: Any, case: DecodingPlan) -> Measure:
     return Measure.count(wrong, "completions that differ")
 
 
-def _beams(**options: Any) -> Callable[..., DecodingPlan]:
-    return plan(do_sample=False, ends=False, **options)
-
-
 @DECODING.law(
-    "scores of beams",
-    "a sum of other ids, another length in the penalty",
-    cases=_beams(lengths=(3, 7), num_beams=4, length_penalty=0.7, num_return_sequences=3),
+    "guidance",
+    "a context that has the prompt, a scale of the wrong difference, a cache of another step",
+    thorough=True,
+    cases=plan(lengths=(3, 7), do_sample=False, guidance_scale=1.7),
 )
-def beams_have_their_score(stack: Any, case: DecodingPlan) -> Measure:
-    """Compare the score of every beam with the log-probabilities of its row computed at once."""
-    found = []
-    for number, one in enumerate(stack.decoded(case)):
-        total = _total(stack, one.prompt_ids, one.ids, float(case.options["length_penalty"]))
-        found.append(
-            (abs(math.nan if one.total is None else one.total - total) / abs(total), f"beam {number}")
-        )
-    return Measure.largest(found, 1e-4, "scores of beams against those of their rows, relative")
-
-
-def _beams_that_end(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
-    """Return a plan with beams of which some end before the limit."""
-    likely = [[[stack.end_id], 1.0]]
-    made = plan(lengths=(3, 7, 5, 9), do_sample=False, num_beams=3, sequence_bias=likely)
-    return made(stack, seed, tidy)
-
-
 @DECODING.law(
-    "padding after beams that end", "the end in place of padding, as its id is 0", cases=_beams_that_end
+    "guidance, without a cache",
+    "a context that does not have earlier ids",
+    thorough=True,
+    cases=plan(lengths=(3, 7), do_sample=False, guidance_scale=0.4, use_cache=False),
 )
-def padding_follows_ends_of_beams(stack: Any, case: DecodingPlan) -> Measure:
-    """Check that padding alone follows the first end of a row."""
-    wrong, num_ended = [], 0
-    for number, one in enumerate(stack.decoded(case)):
-        place = one.ids.index(stack.end_id) if stack.end_id in one.ids else len(one.ids)
-        rest = one.ids[place + 1 :]
-        num_ended += bool(rest)
-        if any(token != stack.pad_id for token in rest):
-            wrong.append(f"row {number}: {list(one.ids)}")
-    if not num_ended:
-        raise NotServed("no row ends before the limit")
-    return Measure.count(wrong, "rows with other ids than padding after their end")
-
-
 @DECODING.law(
-    "the best of all beams",
-    "beams that are dropped or mixed up",
-    cases=_beams(lengths=(4,), num_new=2, num_beams=61, length_penalty=1.0),
+    "guidance, another prompt",
+    "the last id in place of the other prompt",
+    thorough=True,
+    cases=plan(
+        lengths=(5, 5), do_sample=False, guidance_scale=2.5, negative_prompt_ids=[[9, 4, 30], [8, 15, 6]]
+    ),
 )
-def as_many_beams_as_ids_find_the_best(stack: Any, case: DecodingPlan) -> Measure:
-    """Compare the best of as many beams as there are ids with the best of all pairs of ids."""
-    (prompt,) = case.prompts
-    first_V = stack.next_logits(prompt)[-1].double().log_softmax(0)
-    best = max(
-        float(first_V[token] + stack.next_logits((*prompt, token))[-1].double().log_softmax(0).max())
-        for token in range(stack.vocab_size)
-    )
-    (found,) = stack.decoded(case)
-    given = _total(stack, prompt, found.ids, 0.0)
-    return Measure(
-        error=abs(given - best),
-        bound=1e-3,
-        what=f"log-probability {given:.5g} of the beam, {best:.5g} is the best",
-    )
+def guidance_leads_away_from_other_scores(stack: Any, case: DecodingPlan) -> Measure:
+    """Compare scores with those that are `guidance_scale` times as far from those after the other prompt.
+
+    The other prompt is the last id where none is given (Sanchez et al. 2023).
+    """
+    others = case.options.get("negative_prompt_ids") or [prompt[-1:] for prompt in case.prompts]
+    scale, found = case.options["guidance_scale"], []
+    for number, (one, other) in enumerate(zip(stack.decoded(case), others, strict=True)):
+        without_SV = stack.next_logits((*other, *one.ids)).double().log_softmax(-1)
+        for place in range(completed(stack, one)):
+            with_V = one.logits[place].double().log_softmax(0)
+            without_V = without_SV[len(other) + place - 1]
+            due_V = without_V + scale * (with_V - without_V)
+            error = (one.scores[place].double() - due_V).abs().max() / due_V.abs().max()
+            found.append((float(error), f"completion {number}, id {place + 1}"))
+    return Measure.largest(found, 5e-4, "scores against those of guidance, relative")
 
 
-def _total(stack: Any, prompt: tuple[int, ...], ids: tuple[int, ...], penalty: float) -> float:
-    logprobs_SV = stack.next_logits((*prompt, *ids)).double().log_softmax(-1)
-    total = sum(float(logprobs_SV[len(prompt) + place - 1, token]) for place, token in enumerate(ids))
-    return total / float(len(ids) ** penalty)
-
-
-def _length(stack: Any, one: Decoded) -> int:
+def completed(stack: Any, one: Decoded) -> int:
     """Return the number of ids up to the first end, which is included."""
     return one.ids.index(stack.end_id) + 1 if stack.end_id in one.ids else len(one.ids)

@@ -64,6 +64,11 @@ OTHER = "an option that is ignored, or applied twice"
     "probabilities in place of logits, a layer that is left out",
     form="logits of routers",
 )
+@CALLS.law(
+    "ways of computing experts",
+    "weights of other tokens, a bias that is left out, tokens in another order, a gradient that is lost",
+    form="ways of computing experts",
+)
 @CALLS.law("places in a window", "a window of one place more or fewer", form="places in a window")
 @CALLS.law("head by definition", OTHER, form="head by definition")
 @CALLS.law("the first hidden state", OTHER, form="the first state")

@@ -23,13 +23,13 @@ Row = list[float]
 Options = Mapping[str, Any]
 
 
-def _only(scores: Row, kept: Iterable[int], fill: float = NEVER) -> Row:
+def only(scores: Row, kept: Iterable[int], fill: float = NEVER) -> Row:
     own = set(kept)
     return [score if token in own else fill for token, score in enumerate(scores)]
 
 
 def _without(scores: Row, hidden: Iterable[int]) -> Row:
-    return _only(scores, set(range(len(scores))) - set(hidden))
+    return only(scores, set(range(len(scores))) - set(hidden))
 
 
 def _probs(scores: Row) -> Row:
@@ -74,9 +74,7 @@ def _penalised(scores: Row, seen: Iterable[int], penalty: float) -> Row:
 
 def _top_p(ids: Sequence[int], scores: Row, o: Options) -> Row:
     kept = _until(_order(scores), _probs(scores), o["top_p"])
-    return _only(
-        scores, {*kept, *_best(scores, o.get("min_tokens_to_keep", 1))}, o.get("filter_value", NEVER)
-    )
+    return only(scores, {*kept, *_best(scores, o.get("min_tokens_to_keep", 1))}, o.get("filter_value", NEVER))
 
 
 def _top_k(ids: Sequence[int], scores: Row, o: Options) -> Row:
@@ -87,7 +85,7 @@ def _top_k(ids: Sequence[int], scores: Row, o: Options) -> Row:
 
 def _least(scores: Row, floor: float, o: Options) -> Row:
     kept = {token for token, prob in enumerate(_probs(scores)) if prob >= floor}
-    return _only(scores, kept | _best(scores, o.get("min_tokens_to_keep", 1)))
+    return only(scores, kept | _best(scores, o.get("min_tokens_to_keep", 1)))
 
 
 def _typical(ids: Sequence[int], scores: Row, o: Options) -> Row:
@@ -96,7 +94,7 @@ def _typical(ids: Sequence[int], scores: Row, o: Options) -> Row:
     distance = [abs(-math.log(prob) - entropy) if prob else math.inf for prob in probs]
     order = sorted(range(len(scores)), key=lambda token: distance[token])
     kept = _until(order, probs, o["mass"])
-    return _only(scores, {*kept, *order[: o.get("min_tokens_to_keep", 1)]})
+    return only(scores, {*kept, *order[: o.get("min_tokens_to_keep", 1)]})
 
 
 def _eta(ids: Sequence[int], scores: Row, o: Options) -> Row:
@@ -113,7 +111,7 @@ def _top_h(ids: Sequence[int], scores: Row, o: Options) -> Row:
         if kept and total > limit:
             break
         kept.append(token)
-    return _only(scores, kept)
+    return only(scores, kept)
 
 
 def _followers(past: Sequence[int], ids: Sequence[int], n: int) -> set[int]:
@@ -331,17 +329,6 @@ def processed(name: str, options: Options, ids: Tensor, scores: Tensor) -> Tenso
     return torch.tensor([DEFINITIONS[name](own, row, options) for own, row in rows], dtype=torch.float64)
 
 
-def guided(scores: Tensor, scale: float) -> Tensor:
-    """Return the scores of classifier-free guidance; rows with the condition come first."""
-    with_it, without_it = scores.double().chunk(2)
-    return without_it + scale * (with_it - without_it)
-
-
-def _guided_cases(case: Numbers) -> Iterable[Arguments]:
-    made = torch.randn(4, V, generator=case.generator())
-    return [(made, scale) for scale in (1.5, 3.0)]
-
-
 SCORE_FUNCTIONS: Sequence[Plain] = (
     *(
         Plain(
@@ -360,14 +347,6 @@ SCORE_FUNCTIONS: Sequence[Plain] = (
         suspects="a length that counts the id that is to come",
         cases=_whole_cases,
         right=processed,
-        bound=FLOAT32,
-    ),
-    Plain(
-        name="guided scores",
-        law="guidance",
-        suspects="rows in another order, a scale of the wrong difference",
-        cases=_guided_cases,
-        right=guided,
         bound=FLOAT32,
     ),
 )

@@ -127,6 +127,22 @@ def rendered(template: str, messages: Sequence[Message], options: Mapping[str, A
     return next(text for *given, text in (*TEMPLATES, *MISSING) if given == [template, messages, options])
 
 
+STREAMED = (
+    "plain words, and more.", "two\nlines\n\nand a third \n", "ünï cödé wörds",
+    "本日は 晴天 なり\n本 a", "<br> [x]*2*\t= 3",
+    "a 日b\n\n c", "",
+)  # fmt: skip
+
+
+def _streamed_cases(case: Numbers) -> Iterable[Arguments]:
+    return [(text, prompt, skip) for text in STREAMED for prompt in ("", "say: ") for skip in (False, True)]
+
+
+def streamed(text: str, prompt: str, skip: bool) -> str:
+    """Return what pieces that are streamed are together."""
+    return text if skip else prompt + text
+
+
 TEXT_FUNCTIONS: Sequence[Plain] = (
     Plain(
         name="decoded",
@@ -155,6 +171,13 @@ TEXT_FUNCTIONS: Sequence[Plain] = (
         suspects="None that is written",
         cases=_rendered_cases(MISSING),
         right=rendered,
+    ),
+    Plain(
+        name="streamed text",
+        law="texts that are streamed",
+        suspects="a piece twice or not at all, half a letter, a prompt that is shown or hidden otherwise",
+        cases=_streamed_cases,
+        right=streamed,
     ),
 )
 add_laws(TEXTS, TEXT_FUNCTIONS)
