@@ -1,4 +1,4 @@
-"""Worked examples of the verifier of mathematical answers: its requests, its process, and what that process compares."""
+"""Worked examples of the verifier of mathematical answers: its requests, its process, what that process compares."""
 
 from __future__ import annotations
 
@@ -175,9 +175,13 @@ def _of_comparisons() -> Iterator[WorkedExample]:
         verified = [("verify", ["half"], given, {"timeout_seconds": None, "raise_on_error": True})]
         calls = [*first, ("parse", completion, NO_LIMIT), *(verified if given else [])]
         right = ({"equal": bool(given) and equal}, calls)
-        yield example(f"{completion!r} where the library says {equal}", right, _judged, parsed, completion, equal)
+        yield example(
+            f"{completion!r} where the library says {equal}", right, _judged, parsed, completion, equal
+        )
     plain = [("parse", "$x$", NO_LIMIT), ("parse", "x", NO_LIMIT), ("parse", "none", NO_LIMIT)]
-    yield example("an answer that is no formula", ({"equal": False}, plain), _judged, parsed, "none", True, "x")
+    yield example(
+        "an answer that is no formula", ({"equal": False}, plain), _judged, parsed, "none", True, "x"
+    )
     unread = {"error": f"the answer {'?' * 80!r} is no mathematical expression"}
     calls = [("parse", "$" + "?" * 90 + "$", NO_LIMIT), ("parse", "?" * 90, NO_LIMIT)]
     yield example("an answer that is not read", (unread, calls), _judged, parsed, "x", True, "?" * 90)

@@ -18,7 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from refrl.rewards import code, sandbox, sandbox_child
+from refrl.rewards import code as code_rewards
+from refrl.rewards import sandbox, sandbox_child
 from refrl.rewards.code import code_output, extract_code, sandbox_of
 from refrl.rewards.sandbox import Isolation, SandboxLimits, SandboxResult, run_python
 from refrl.rewards.scoring import make_verifier
@@ -123,8 +124,10 @@ def _run(program: str, limits: SandboxLimits | None, printed: str = "in\n") -> A
         calls.append(words)
         return result
 
-    tests = [{"stdout": "1\n 2"}] if printed != "in\n" else [{"stdout": "other"}, {"stdin": "in", "stdout": "in"}]
-    with patch.object(code, "run_python", run):
+    tests = (
+        [{"stdout": "1\n 2"}] if printed != "in\n" else [{"stdout": "other"}, {"stdin": "in", "stdout": "in"}]
+    )
+    with patch.object(code_rewards, "run_python", run):
         return code_output(program, json.dumps(tests), limits), calls
 
 
