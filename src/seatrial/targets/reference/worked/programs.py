@@ -24,6 +24,7 @@ from refrl.rewards.code import code_output, extract_code, sandbox_of
 from refrl.rewards.sandbox import Isolation, SandboxLimits, SandboxResult, run_python
 from refrl.rewards.scoring import make_verifier
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import sandbox_edges
 from seatrial.targets.reference.worked.made import example, refused
 
 
@@ -34,6 +35,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_tests()
     yield from _of_children()
     yield from _of_filters()
+    yield from sandbox_edges.examples()
 
 
 def _of_programs() -> Iterator[WorkedExample]:
