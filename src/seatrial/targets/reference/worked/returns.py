@@ -32,6 +32,7 @@ from refrl.tasks import Example
 from refrl.tasks.base import PromptSource
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.worked import saves
 from seatrial.targets.reference.worked.checkpoints import checkpointer, in_folder
 from seatrial.targets.reference.worked.made import example, for_all, made_tensor, refused, rollouts
 
@@ -66,6 +67,7 @@ def examples() -> Iterator[WorkedExample]:
             yield example(f"rows {rows} outlast a column of {lengths}", values, _taken, lengths, rows)
     for as_list in (False, True):
         yield example(f"a field outlasts its caller, as list: {as_list}", [0.0, 1.0, 2.0], _encoded, as_list)
+    yield from saves.examples()
 
 
 class _SeenError(Exception):

@@ -78,7 +78,7 @@ def _of_callers() -> Iterator[WorkedExample]:
     yield example(
         "an error of the actor's own", ("ValueError: own", [4.0], []), call, "RayTaskError", 9, True, 0.0
     )
-    none = "StoreUnavailableError: no actor 'a' in this Ray cluster: build the store with bootstrap=True, and keep its driver"
+    none = f"{UNAVAILABLE}: no actor 'a' in this Ray cluster: build the store with bootstrap=True, and keep its driver"
     yield example("an actor that is not there", none, _made(lambda cluster, ray, queue: _said(_caller, ray)))
 
 
@@ -125,7 +125,9 @@ def _of_actors() -> Iterator[WorkedExample]:
         right = "StoreUnavailableError: actor 'own' did not start: one "
         yield example(f"an actor that ends with {error} at its start", (right, []), _made(_unstarted), error)
     for name in ("ray", "transfer_queue"):
-        right = "StoreUnavailableError: Ray is not initialised in this process: call ray.init before building the client"
+        right = (
+            f"{UNAVAILABLE}: Ray is not initialised in this process: call ray.init before building the client"
+        )
         yield example(f"{name} without Ray", right, _made(_without_ray), name)
     yield example(
         "columns of the actor with the bytes", [True, False, "blocks ['z'] are not there"], _made(_blocks)
@@ -225,7 +227,7 @@ def _slept(cluster: Cluster, ray: Any, queue: Any, seconds: float) -> list[float
 
 
 def _within(cluster: Cluster, ray: Any, queue: Any, seconds: float, alive: int) -> Any:
-    """Return how a call ends, how long each look waits, how often the actors are looked at, whether its thread is left."""
+    """Return how a call ends, how long each look waits, how often actors are looked at, and if its thread is left."""
     now, joins, looked, daemons = [100.0], [], [], []
 
     def thread(*, target: Callable[[], None], daemon: bool = False) -> Any:
