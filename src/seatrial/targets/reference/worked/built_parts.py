@@ -36,6 +36,7 @@ def examples() -> Iterator[WorkedExample]:
 
 
 def _of_builders() -> Iterator[WorkedExample]:
+    right: Any
     for name, right in ((None, "model"), ("own", "own")):
         yield example(f"the tokenizer of a model where {name} is named", ["model", right], _tokenizer, name)
     for most, buckets, right in (

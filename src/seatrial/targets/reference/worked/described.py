@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, Field
 
 from refrl.config import describe
-from refrl.policy.updates import Update
+from refrl.policy.base import Update
 from refrl.rollout.collect import GroupFate
 from refrl.training.recorder import RunRecorder, recorded_rows
 from refrl.training.session import TrainedStep, TunedStep

@@ -31,6 +31,7 @@ def examples() -> Iterator[WorkedExample]:
 
 
 def _of_requests() -> Iterator[WorkedExample]:
+    right: Any
     last = "b" * (LONGEST - 1) + "é"
     request = json.dumps({"completion": last, "answer": "7"}).encode() + b"\n"
     for seconds in (None, 0.25):
@@ -210,7 +211,7 @@ def _judged(
             raise verdict
         return verdict
 
-    with patch.dict("sys.modules", {"math_verify": SimpleNamespace(parse=parse, verify=verify)}):  # type: ignore[dict-item]
+    with patch.dict("sys.modules", {"math_verify": SimpleNamespace(parse=parse, verify=verify)}):
         return math_worker.judge(completion, answer), calls
 
 

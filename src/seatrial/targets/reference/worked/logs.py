@@ -163,8 +163,8 @@ def _joined(num: int) -> int:
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, started))
         stack.enter_context(patch.object(distributed, "watch_lifeline", lambda: watched.append(True)))
-        stack.enter_context(patch.object(distributed.dist, "init_process_group", lambda *words, **more: None))
-        stack.enter_context(patch.object(distributed.dist, "destroy_process_group", lambda: None))
+        stack.enter_context(patch("torch.distributed.init_process_group", lambda *words, **more: None))
+        stack.enter_context(patch("torch.distributed.destroy_process_group", lambda: None))
         if num == 1:
             for name in (lifeline.TORCHRUN, lifeline.RENDEZVOUS, "WORLD_SIZE"):
                 os.environ.pop(name, None)

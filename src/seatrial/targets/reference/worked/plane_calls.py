@@ -64,6 +64,7 @@ def examples() -> Iterator[WorkedExample]:
 
 
 def _of_claims() -> Iterator[WorkedExample]:
+    right: Any
     for own, right in ((None, 7.0), (2.0, 2.0), (0.5, 0.5)):
         for attached in (False, True):
             name = f"the lease of a claim with {own}, by another client: {attached}"
@@ -86,9 +87,9 @@ def _client(answer: Any, store: Any = None) -> tuple[StoreClient, _Link]:
 def _lease(own: float | None, attached: bool) -> Any:
     """Return what is checked before a claim, for how long it is leased, and how many it asks for."""
     checked: list[str] = []
-    client, link = _client(
-        TAGGED, SimpleNamespace(check=lambda: checked.append("check" if not link.noted else "late"))
-    )
+    link = _Link(lambda operation: TAGGED)
+    store: Any = SimpleNamespace(check=lambda: checked.append("late" if link.noted else "check"))
+    client = StoreClient(link, store, lease_s=7.0)
     client = client.attach() if attached else client
     client.claim_meta("p", "t", ["x"], 2, lease_s=own)
     options = link.noted[0][-1]
@@ -283,6 +284,7 @@ class _Drops(BaseRolloutFilter):
 
 
 def _of_flows() -> Iterator[WorkedExample]:
+    right: Any
     for seconds, right in ((0.25, [0.1, 0.1, 0.05]), (0.1, [0.1]), (0.04, [0.04])):
         yield example(f"a flow that waits for {seconds} s", (right, len(right), True), _flowed, seconds)
     for names, dropped in (("", []), ("a", ["a"]), ("ab", ["a", "b"])):

@@ -26,6 +26,7 @@ ROWS = [{"q": f"p{number}", "a": str(number), "more": [number]} for number in ra
 
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
+    right: Any
     texts = ("ab", "é", "日", "\udcff!", "a" * 4)
     prompts = [Example(number, text, "", "t") for number, text in enumerate(texts)]
     yield example("the longest prompts in bytes", [3, 4, 2], _longest, prompts)
@@ -122,7 +123,12 @@ def _groups(folder: Path) -> list[int]:
 def _batches(folder: Path) -> list[Any]:
     rows: Any = ArrowRows(_write(folder / "x.arrow", ROWS), COLUMNS)
     asked: list[Any] = []
-    rows._table = SimpleNamespace(to_batches=lambda **options: asked.append(options) or [])
+
+    def to_batches(**options: Any) -> list[Any]:
+        asked.append(options)
+        return []
+
+    rows._table = SimpleNamespace(to_batches=to_batches)
     list(rows.scan())
     return asked
 

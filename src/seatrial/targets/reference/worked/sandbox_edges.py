@@ -34,6 +34,7 @@ LOCKS = {"network_namespace": False, "files": False, "processes": False}
 
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
+    right: Any
     for num_failing in range(3):
         right = (KINDS[num_failing], list(KINDS[: num_failing + 1]), {(60, 30)}, min(num_failing, 1))
         yield example(
@@ -150,6 +151,7 @@ def _closed_rules() -> list[int]:
 
 
 def _of_hooks() -> Iterator[WorkedExample]:
+    path: Any
     hook = sandbox_audit._guard("/own", ("/read",))
     for name in PATHS:
         for path, permits in (("/own/a", True), ("/read/a", False), ("/own/../a", False)):

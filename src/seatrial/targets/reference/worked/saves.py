@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 from pathlib import Path
@@ -45,6 +46,7 @@ def examples() -> Iterator[WorkedExample]:
 
 
 def _of_times() -> Iterator[WorkedExample]:
+    right: Any
     for passed, right in ((9.5, False), (10.0, True), (11.0, True)):
         yield example(f"a run of which {passed} of 10 s have passed", right, in_folder(_is_late), passed)
     for period, ends, late, right in (
@@ -93,6 +95,7 @@ def _changed(folder: Path) -> list[str]:
 
 
 def _of_ranks() -> Iterator[WorkedExample]:
+    right: Any
     yield example(
         "what a rank does for a checkpoint that another writes", (["weight"], []), in_folder(_other_rank)
     )
@@ -214,7 +217,7 @@ def _deep(folder: Path) -> bool:
 
 def _locked(folder: Path) -> None:
     """Ask for an export where the system permits reading alone."""
-    with patch.object(layout.os, "access", lambda path, mode: mode == layout.os.R_OK):
+    with patch.object(os, "access", lambda path, mode: mode == os.R_OK):
         layout.final_directory(CheckpointingConfig(checkpoint_dir=str(folder)))
 
 

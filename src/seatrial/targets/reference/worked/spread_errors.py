@@ -114,6 +114,7 @@ def _called(
 
 
 def _of_actors() -> Iterator[WorkedExample]:
+    right: Any
     for journal, restarts in ((None, 0), ("journal", -1)):
         right = {
             "own": {"num_cpus": 0, "max_restarts": restarts},
@@ -191,6 +192,7 @@ def _store_calls(cluster: Cluster, ray: Any, queue: Any) -> Any:
 
 
 def _of_waits() -> Iterator[WorkedExample]:
+    right: Any
     for seconds, right in ((0.001, 0.001), (5.0, 0.01)):
         yield example(f"a wait of {seconds} s in Ray", [right], _made(_slept), seconds)
     late = "StoreUnavailableError: TransferQueue did not answer within 1.2 s: is its storage unit alive?"
@@ -296,8 +298,12 @@ def _dropped(cluster: Cluster, ray: Any, queue: Any) -> list[str]:
         called.append(f"get {names[0]}")
         return {"bytes": [torch.zeros(1)]}
 
+    def names_of(space: str) -> Any:
+        called.append("list")
+        return {space: {"a": None, "b": None}}
+
     queue.transfer_queue.kv_batch_get = get
-    queue.transfer_queue.kv_list = lambda space: called.append("list") or {space: {"a": None, "b": None}}
+    queue.transfer_queue.kv_list = names_of
     queue.transfer_queue.kv_clear = lambda names, space: called.append(f"clear {' '.join(names)}")
     store = _queue_store(queue)
     store.drop(["a", "gone"])

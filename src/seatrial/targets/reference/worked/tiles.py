@@ -62,7 +62,7 @@ def _tiles(keep_bytes: int) -> list[int]:
     """Return which of six tiles are kept for the backward pass: ten entries in three slices, three tokens in two."""
     hidden, head = torch.ones(3, 4, requires_grad=True), torch.ones(10, 4)
     tiling = Tiling(1.0, 4, 2, keep_bytes)
-    scores: Any = chunked._ChunkedScore.apply(hidden, head, torch.tensor([1, 2, 9]), tiling, None)
+    scores: Any = chunked._ChunkedScore.apply(hidden, head, torch.tensor([1, 2, 9]), tiling, None)  # type: ignore[no-untyped-call]
     return sorted(scores[0].grad_fn.kept)
 
 
@@ -101,6 +101,6 @@ def _summed(dtype: torch.dtype) -> set[torch.dtype]:
     hidden = torch.ones(4, 4, dtype=dtype, requires_grad=True)
     head = torch.ones(10, 4, dtype=dtype, requires_grad=True)
     with patch.object(chunked, "_add_product", noted):
-        _chunked(hidden, head, 0).backward()
+        _chunked(hidden, head, 0).backward()  # type: ignore[no-untyped-call]
     assert hidden.grad is not None and head.grad is not None and hidden.grad.dtype == head.grad.dtype == dtype
     return found
