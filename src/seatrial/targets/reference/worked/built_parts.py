@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ import torch
 
 from refrl.distributed import World
 from refrl.models.tokenization import make_byte_tokenizer
-from refrl.rewards.weighted import VerifierStats, WeightedVerifier
+from refrl.rewards import VerifierError, weighted
+from refrl.rewards.weighted import Part, VerifierStats, WeightedVerifier
 from refrl.timing import Timer
 from refrl.training import asynchronous, build, build_generation, grpo, step_records
 from refrl.training.session import Observer, make_observer
@@ -296,6 +298,7 @@ def _of_records() -> Iterator[WorkedExample]:
         "needs batch.advantages_B", "metrics of no advantages", step_records.advantage_metrics, batch()
     )
     yield example("figures of several verifiers start again", True, _taken)
+    yield example("seconds of a verifier's parts", {"one": 0.5, "two": 0.75}, _judging_seconds)
 
 
 PARTS = {
@@ -337,6 +340,29 @@ def _taken() -> bool:
     before = dict(made.stats)
     taken = made.take_stats()
     return taken == before and all(one == VerifierStats() for one in made.stats.values())
+
+
+def _judging_seconds() -> Any:
+    """Return the seconds of two parts, of which the second raises, on a clock that they move."""
+    now = [100.0]
+
+    def judge(seconds: float, error: Exception | None) -> Any:
+        def call(completion: str, answer: str) -> float:
+            now[0] += seconds
+            if error is not None:
+                raise error
+            return 1.0
+
+        return call
+
+    parts = [Part("one", judge(0.5, None), 1.0), Part("two", judge(0.75, ValueError("no")), 3.0)]
+    verifier = WeightedVerifier(parts)
+    with (
+        patch.object(weighted, "time", SimpleNamespace(perf_counter=lambda: now[0])),
+        suppress(VerifierError),
+    ):
+        verifier("", "")
+    return {name: one.seconds for name, one in verifier.take_stats().items()}
 
 
 def _digest(text: str) -> str:

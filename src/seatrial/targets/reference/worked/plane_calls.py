@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +17,7 @@ from refrl.data_plane import client as clients
 from refrl.data_plane import flow
 from refrl.data_plane.client import StoreClient
 from refrl.data_plane.columns import Column, encode
-from refrl.data_plane.control import ControlState
+from refrl.data_plane.control import ControlState, Journal
 from refrl.data_plane.errors import (
     DataLostError,
     DataPlaneError,
@@ -142,6 +144,7 @@ def _of_errors() -> Iterator[WorkedExample]:
     yield example("a put without samples", ([], ["x"]), _empty_put)
     yield example("objects without rows", ("torch.uint8", ()), _no_objects)
     yield example("what a meta shares with its maker", {"a": [1]}, _shared_meta)
+    yield example("a journal two folders down", True, _deep_journal)
     waste = Waste(["one"], [Sparse("two", "p", "x", [1])])
     yield example("what is freed after a put", (["one"], [("move", "two", 1)]), _tidied, waste)
 
@@ -215,6 +218,13 @@ def _empty_put() -> Any:
     client, link = _client(None)
     meta = client.put_samples([], "p", {"x": torch.ones(0)})
     return link.noted, meta.fields
+
+
+def _deep_journal() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a", "b", "journal")
+        Journal(path)._file.close()
+        return path.exists()
 
 
 def _no_objects() -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import transformers
 
 from refrl.checkpointing.attempts import begin_attempt
 from refrl.checkpointing.layout import whole_checkpoints
@@ -119,10 +118,8 @@ def _loaded(kind: str, cap: float | None) -> Any:
     names = ("AutoModelForCausalLM", "AutoModelForMultimodalLM")
     with (
         patch.multiple(loading, check_model_directory=lambda of: None, check_layers=lambda config, of: None),
-        patch.object(
-            transformers, "AutoConfig", SimpleNamespace(from_pretrained=lambda of, **options: config)
-        ),
-        patch.multiple(transformers, **{name: load(name) for name in names}),
+        patch("transformers.AutoConfig", SimpleNamespace(from_pretrained=lambda of, **options: config)),
+        patch.multiple("transformers", **{name: load(name) for name in names}),
     ):
         try:
             loading.load_model(Path())
