@@ -74,7 +74,7 @@ def _asked(completion: str, seconds: float | None) -> Any:
 
 
 def _read(parts: Sequence[bytes], times: Sequence[float]) -> Any:
-    """Return an answer that comes in parts, how long each is waited for at most, and how often the process is ended."""
+    """Return an answer that comes in parts, how long each is waited for at most, and how often the process is stopped."""
     now, waits, closed = [100.0], [], []
     left, steps = list(parts), iter(times[1:])
 
@@ -198,7 +198,7 @@ def _of_comparisons() -> Iterator[WorkedExample]:
 def _judged(
     parsed: Mapping[str, list[str]], completion: str, verdict: bool | Exception, answer: str = "1/2"
 ) -> Any:
-    """Return what the process answers, and what it asks of a library that reads these texts."""
+    """Return what the process answers, and what it requests from a library that reads these texts."""
     calls: list[Any] = []
 
     def parse(text: str, **options: Any) -> list[str]:

@@ -114,12 +114,12 @@ def _logged(folder: Path, raises: type[BaseException] | None) -> Any:
 
 def _filled(folder: Path, raises: type[BaseException] | None) -> Any:
     """Return whether a folder is filled next to where it will be, and what is there afterwards."""
-    beside = False
+    is_near = False
     with suppress(ValueError, KeyboardInterrupt), new_directory(folder / "made") as temporary:
-        beside = temporary.parent == folder and temporary.name.startswith(".made.")
+        is_near = temporary.parent == folder and temporary.name.startswith(".made.")
         if raises is not None:
             raise raises
-    return beside, [path.name for path in folder.iterdir()]
+    return is_near, [path.name for path in folder.iterdir()]
 
 
 def _replaced(folder: Path) -> Any:
@@ -173,7 +173,7 @@ def _joined(num: int) -> int:
 
 
 def _differ() -> bool:
-    """Return whether ranks whose weights differ by one in 2^24 are told apart."""
+    """Return whether ranks whose weights differ by one in 2^24 are distinguished."""
     said: list[str] = []
 
     class Ranks(World):

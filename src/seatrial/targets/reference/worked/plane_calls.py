@@ -1,4 +1,4 @@
-"""Worked examples of what a client of a data plane asks its parts for: limits, checks, and what follows an error."""
+"""Worked examples of what a client of a data plane requests from its parts: limits, checks, and what follows an error."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _client(answer: Any, store: Any = None) -> tuple[StoreClient, _Link]:
 
 
 def _lease(own: float | None, attached: bool) -> Any:
-    """Return what is checked before a claim, for how long it is leased, and how many it asks for."""
+    """Return what is checked before a claim, for how long it is leased, and how many it requests."""
     checked: list[str] = []
     link = _Link(lambda operation: TAGGED)
     store: Any = SimpleNamespace(check=lambda: checked.append("late" if link.noted else "check"))
@@ -139,7 +139,7 @@ def _of_errors() -> Iterator[WorkedExample]:
     yield example("a read whose blocks move twice", ([1.0, 1.0], 3), _moved, 2)
     yield refused("known: none", "a partition of an empty store", local_client(lease_s=1.0).status, "p")
     known = "no partition 'x' is registered; known: a, b"
-    yield example("a partition beside others", known, _unknown)
+    yield example("a partition next to others", known, _unknown)
     yield refused("blocks ['b'] are not there", "a block that is gone", _stored, {"a": [0], "b": [0]})
     yield example("a put without samples", ([], ["x"]), _empty_put)
     yield example("objects without rows", ("torch.uint8", ()), _no_objects)
@@ -260,9 +260,9 @@ def _tidied(waste: Waste) -> Any:
 def _of_waits() -> Iterator[WorkedExample]:
     for seconds, right in ((0.01, 0.01), (0.02, 0.02), (5.0, 0.02)):
         yield example(f"a wait of {seconds} s for a change", [right], _condition, seconds)
-    told = {"publish": 1, "release": 1, "claim": 0, "status": 0, "acknowledge": 0}
-    for operation, right in told.items():
-        yield example(f"who waits is told of {operation}", right, _told, operation)
+    notified = {"publish": 1, "release": 1, "claim": 0, "status": 0, "acknowledge": 0}
+    for operation, right in notified.items():
+        yield example(f"who waits is notified of {operation}", right, _notified, operation)
 
 
 def _condition(seconds: float) -> list[Any]:
@@ -273,12 +273,12 @@ def _condition(seconds: float) -> list[Any]:
     return waits
 
 
-def _told(operation: str) -> int:
+def _notified(operation: str) -> int:
     control: Any = LocalControl(SimpleNamespace(**{operation: lambda: None}))  # type: ignore[arg-type]
-    told: list[int] = []
-    with patch.object(control._changed, "notify_all", lambda: told.append(1)):
+    notified: list[int] = []
+    with patch.object(control._changed, "notify_all", lambda: notified.append(1)):
         control.call(operation)
-    return len(told)
+    return len(notified)
 
 
 class _Drops(BaseRolloutFilter):
@@ -341,13 +341,13 @@ def _dropped(names: str, min_kept: int) -> Any:
     """Return what a flow reports as dropped, in all and each time; with a minimum, `b` is put after `a` is dropped."""
     client = local_client(lease_s=60.0)
     client.register_partition("p", ["x"], 9, ["t"])
-    told: list[Any] = []
+    notified: list[Any] = []
 
     def put(one: str) -> None:
         client.put_samples([one], "p", {"x": torch.ones(1)})
 
     def on_drop(name: str, part: KVBatchMeta) -> None:
-        told.append((name, part.sample_ids))
+        notified.append((name, part.sample_ids))
         if min_kept:
             for more in ("b", "d") if part.sample_ids == ["a"] else ("e",):
                 put(more)
@@ -359,4 +359,4 @@ def _dropped(names: str, min_kept: int) -> Any:
         filters=[_Drops(names)], timeout_s=5.0,
     )  # fmt: skip
     done = consume(client, plan, lambda batches: None, current_weight_version=0, on_drop=on_drop)
-    return done.dropped["named"], told
+    return done.dropped["named"], notified

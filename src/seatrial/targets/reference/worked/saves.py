@@ -157,12 +157,12 @@ def _exported(folder: Path, rank: int) -> list[str]:
 def _of_folders() -> Iterator[WorkedExample]:
     yield example("descriptors that saves leave open", 0, in_folder(_open_files))
     yield example("a checkpoint where half of one is", (["step_2"], True), in_folder(_over_half))
-    yield example("a removed checkpoint beside what was left of one", [], in_folder(_removed))
+    yield example("a removed checkpoint next to what was left of one", [], in_folder(_removed))
     full = "OSError: cannot write"
     yield example("tensors on a full disk", full, in_folder(_full))
     yield example("the folder of an export three levels down", True, in_folder(_deep))
     yield refused("no permission", "an export where nothing may be written", in_folder(_locked))
-    yield refused("final exists", "an export beside half a checkpoint", in_folder(_half_final))
+    yield refused("final exists", "an export next to half a checkpoint", in_folder(_half_final))
 
 
 def _descriptors() -> int:

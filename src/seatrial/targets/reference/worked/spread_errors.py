@@ -121,7 +121,7 @@ def _of_actors() -> Iterator[WorkedExample]:
             "own-blocks": {"num_cpus": 0, "max_restarts": 0},
         }
         yield example(f"actors of a store with the journal {journal}", right, _made(_started), journal)
-    yield example("a store beside another of its name", True, _made(_twice))
+    yield example("a store next to another of its name", True, _made(_twice))
     for error in ("RayActorError", "TimeoutError"):
         right = "StoreUnavailableError: actor 'own' did not start: one "
         yield example(f"an actor that ends with {error} at its start", (right, []), _made(_unstarted), error)
