@@ -74,7 +74,7 @@ def _asked(completion: str, seconds: float | None) -> Any:
 
 
 def _read(parts: Sequence[bytes], times: Sequence[float]) -> Any:
-    """Return an answer that comes in parts, how long each is waited for at most, and how often the process is stopped."""
+    """Return an answer that comes in parts, how long each is waited for at most, and how often it is stopped."""
     now, waits, closed = [100.0], [], []
     left, steps = list(parts), iter(times[1:])
 

@@ -1,4 +1,4 @@
-"""Worked examples of what a client of a data plane requests from its parts: limits, checks, and what follows an error."""
+"""Worked examples of what a client of a data plane requests from its parts: limits, checks, what follows an error."""
 
 from __future__ import annotations
 
