@@ -43,13 +43,13 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_queues()
 
 
-def _made(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that gets the cluster and the two modules as they are with it."""
+def _made(function: Callable[..., Any], *, with_queue: bool = True) -> Callable[..., Any]:
+    """Return a function that gets the cluster and the two modules as they are with it; without the queue's, None."""
 
     def call(*words: Any) -> Any:
         cluster = Cluster()
-        with imported_with(cluster.modules(), MODULES) as (ray, queue):
-            return function(cluster, ray, queue, *words)
+        with imported_with(cluster.modules(), MODULES if with_queue else MODULES[:1]) as (ray, *queue):
+            return function(cluster, ray, queue[0] if queue else None, *words)
 
     return call
 
@@ -62,7 +62,7 @@ def _said(call: Callable[..., Any], *words: Any) -> Any:
 
 
 def _of_callers() -> Iterator[WorkedExample]:
-    call = _made(_called)
+    call = _made(_called, with_queue=False)
     for name, right in SAID.items():
         dead = name in ("RayActorError", "ActorUnavailableError")
         yield example(f"a call that ends with {name}", (right, [4.0], []), call, name, 9, False, 0.0)
@@ -120,20 +120,29 @@ def _of_actors() -> Iterator[WorkedExample]:
             "own": {"num_cpus": 0, "max_restarts": restarts},
             "own-blocks": {"num_cpus": 0, "max_restarts": 0},
         }
-        yield example(f"actors of a store with the journal {journal}", right, _made(_started), journal)
-    yield example("a store next to another of its name", True, _made(_twice))
+        yield example(
+            f"actors of a store with the journal {journal}", right, _made(_started, with_queue=False), journal
+        )
+    yield example("a store next to another of its name", True, _made(_twice, with_queue=False))
     for error in ("RayActorError", "TimeoutError"):
         right = "StoreUnavailableError: actor 'own' did not start: one "
-        yield example(f"an actor that ends with {error} at its start", (right, []), _made(_unstarted), error)
+        yield example(
+            f"an actor that ends with {error} at its start",
+            (right, []),
+            _made(_unstarted, with_queue=False),
+            error,
+        )
     for name in ("ray", "transfer_queue"):
         right = (
             f"{UNAVAILABLE}: Ray is not initialised in this process: call ray.init before building the client"
         )
         yield example(f"{name} without Ray", right, _made(_without_ray), name)
     yield example(
-        "columns of the actor with the bytes", [True, False, "blocks ['z'] are not there"], _made(_blocks)
+        "columns of the actor with the bytes",
+        [True, False, "blocks ['z'] are not there"],
+        _made(_blocks, with_queue=False),
     )
-    yield example("calls of a store in Ray", (["ping"], ["drop"]), _made(_store_calls))
+    yield example("calls of a store in Ray", (["ping"], ["drop"]), _made(_store_calls, with_queue=False))
 
 
 def _config(journal: str | None = None) -> DataPlaneConfig:
@@ -194,7 +203,7 @@ def _store_calls(cluster: Cluster, ray: Any, queue: Any) -> Any:
 def _of_waits() -> Iterator[WorkedExample]:
     right: Any
     for seconds, right in ((0.001, 0.001), (5.0, 0.01)):
-        yield example(f"a wait of {seconds} s in Ray", [right], _made(_slept), seconds)
+        yield example(f"a wait of {seconds} s in Ray", [right], _made(_slept, with_queue=False), seconds)
     late = "StoreUnavailableError: TransferQueue did not answer within 1.2 s: is its storage unit alive?"
     for alive, right in (
         (0, ("done", [0.5], 0)),
