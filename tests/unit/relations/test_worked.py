@@ -20,7 +20,7 @@ from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.config import describe
 from refrl.config.loading import ConfigError
 from refrl.config.registry import Registry
-from refrl.data_plane import KVBatchMeta
+from refrl.data_plane import KVBatchMeta, flow
 from refrl.data_plane.client import StoreClient
 from refrl.data_plane.control import ControlState
 from refrl.data_plane.flow import ConsumePlan
@@ -55,6 +55,7 @@ from seatrial.relations.laws.functions.worked import agrees, mistake
 from seatrial.relations.registry import select
 from seatrial.targets.reference import configuration
 from seatrial.targets.reference.worked.examples import ReferenceExamples
+from seatrial.targets.reference.worked.values import of_values
 from seatrial.verdict import Outcome
 
 (WORKED,) = (relation for relation in select(["R34.worked"]) if isinstance(relation, Relation))
@@ -244,3 +245,21 @@ def test_a_session_without_its_checkpoint_is_seen(monkeypatch: pytest.MonkeyPatc
     measure = law("sessions").measure(ReferenceExamples(), law("sessions").make(None, 0, False))
     assert not measure.holds
     assert "a session that continues" in measure.what
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (flow, "LOOK_UP_S", 1.0),
+        (flow.ConsumePlan.__init__, "__kwdefaults__", {}),
+        (SandboxLimits.__init__, "__defaults__", (9.0, *(SandboxLimits.__init__.__defaults__ or ())[1:])),
+    ],
+)
+def test_written_values_are_compared(
+    owner: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = getattr(owner, "__module__", "refrl.data_plane.flow")
+    (one,) = (one for one in of_values() if one.name == f"written values of {module}")
+    assert mistake(one) is None
+    monkeypatch.setattr(owner, name, value)
+    assert mistake(one) is not None

@@ -41,6 +41,7 @@ from refrl.weight_sync.transferred import bucketed
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration
 from seatrial.targets.reference.worked.made import PAD, batch, example, refused, rollouts, rows, sample
+from seatrial.targets.reference.worked.values import of_values
 
 DEFAULTS: Sequence[tuple[Callable[..., Any], Mapping[str, Any]]] = (
     (ops.compute_logprobs, {"temperature": 1.0, "mask_BT": None, "kept_ids": None}),
@@ -109,6 +110,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_models()
     yield from _of_syncs()
     yield from _of_runs()
+    yield from of_values()
 
 
 def _of_defaults() -> Iterator[WorkedExample]:

@@ -22,6 +22,7 @@ from refrl.data_plane.factory import (
 from refrl.data_plane.observability import ObservedClient, Operation
 from refrl.rollout.replay import ReplayBuffer
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import plane_calls
 from seatrial.targets.reference.worked.made import example, refused, rollouts
 
 
@@ -30,6 +31,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_clients()
     yield from _of_filters()
     yield from _of_the_buffer()
+    yield from plane_calls.examples()
 
 
 def _meta(names: str, **options: Any) -> KVBatchMeta:

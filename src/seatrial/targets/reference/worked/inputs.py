@@ -21,6 +21,7 @@ from refrl.algorithms.packing import compute_logprobs_packed, pack_batch
 from refrl.algorithms.reductions import check_count, reduce_tokens
 from refrl.config import AdvantageConfig
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import tiles
 from seatrial.targets.reference.worked.made import (
     PAD,
     batch,
@@ -39,6 +40,7 @@ def examples() -> Iterator[WorkedExample]:
     """Yield an example of each property, and of each refusal."""
     yield from for_all(PROPERTIES)
     yield from _refusals()
+    yield from tiles.examples()
 
 
 def _distribution(logits: Tensor, kept: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ from refrl.rewards.sandbox import SandboxLimits
 from refrl.rewards.sandbox_kinds import KINDS, Kind
 from refrl.rewards.verifiers import VerifierError, judge
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import equivalences
 from seatrial.targets.reference.worked.made import example, refused
 
 SECONDS = SandboxLimits(wall_seconds=3.0, cpu_seconds=9)
@@ -31,6 +32,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_verifiers()
     yield from _of_mounts()
     yield from _of_locks()
+    yield from equivalences.examples()
     said = "seatrial.targets.reference.worked.judges:_raises raised ValueError: two lines"
     yield example("words of a verifier's error", said, _words)
 

@@ -28,6 +28,7 @@ from refrl.weight_sync.base import Part
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
 from seatrial.targets.reference.worked.made import example, refused
+from seatrial.targets.reference.worked.values import of_values
 
 OPENED: Mapping[str, Any] = {"engine": "made 1.0", "stop_ids": [2, 5], "specs": {"w": [[2, 3], "bfloat16"]}}
 ROWS = [
@@ -43,6 +44,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_links()
     yield from _of_environments()
     yield from _of_tokens()
+    yield from of_values("vllm")
 
 
 class _Link:

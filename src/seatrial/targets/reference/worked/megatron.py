@@ -24,6 +24,7 @@ from seatrial.targets.reference.worked.made_ranks import ALONE, Group, backward,
 from seatrial.targets.reference.worked.megatron_files import of_files
 from seatrial.targets.reference.worked.megatron_layers import of_layers
 from seatrial.targets.reference.worked.ranks import rank_weight
+from seatrial.targets.reference.worked.values import of_values
 
 
 def examples() -> Iterator[WorkedExample]:
@@ -34,6 +35,7 @@ def examples() -> Iterator[WorkedExample]:
         yield from of_files()
         yield from of_resumed_weights("megatron")
         yield from of_agreement("megatron")
+        yield from of_values("megatron")
 
 
 def _of_megatron() -> Iterator[WorkedExample]:

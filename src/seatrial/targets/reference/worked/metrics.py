@@ -35,6 +35,7 @@ from refrl.training.step_records import (
 from refrl.training.validation import is_validation_step, validation_rows
 from seatrial.evidence.read import read_logs
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import logs
 from seatrial.targets.reference.worked.made import batch, example, refused, rollouts
 from seatrial.targets.reference.worked.rewards import several
 from seatrial.targets.reference.worked.routers import of_routers
@@ -51,6 +52,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_rows()
     yield from _of_validations()
     yield from _of_logs()
+    yield from logs.examples()
 
 
 def _of_losses() -> Iterator[WorkedExample]:

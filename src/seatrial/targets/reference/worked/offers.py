@@ -12,6 +12,7 @@ from refrl.config.run import GRPORunConfig, SFTRunConfig
 from refrl.models import tiny
 from refrl.recipes import find_config, recipe_loop, recipe_names, recipe_path, recipe_summary
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import described
 from seatrial.targets.reference.worked.checkpoints import in_folder
 from seatrial.targets.reference.worked.commands import called
 from seatrial.targets.reference.worked.made import example, refused
@@ -23,6 +24,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_files()
     yield from _of_options()
     yield from _of_draws()
+    yield from described.examples()
 
 
 def _of_recipes() -> Iterator[WorkedExample]:

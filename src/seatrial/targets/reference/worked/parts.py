@@ -34,6 +34,7 @@ from refrl.training.build_generation import build_generator
 from refrl.training.sft import answer_rows
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration, model_directory
+from seatrial.targets.reference.worked import built_parts
 from seatrial.targets.reference.worked.checkpoints import in_folder
 from seatrial.targets.reference.worked.made import PAD, example, for_all, rows, sample
 
@@ -59,6 +60,7 @@ def examples() -> Iterator[WorkedExample]:
         )
     yield example("the second process of a run", ([], "", [1]), in_folder(_second_rank))
     yield example("auxiliaries of one kind", ([3.0, 3], {"a": 1.0, "b": 2.0}, ["a", "b"]), _together)
+    yield from built_parts.examples()
 
 
 def _joined(stream: random.Random) -> bool:

@@ -18,11 +18,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from refrl.rewards import code as code_rewards
 from refrl.rewards import sandbox, sandbox_child
 from refrl.rewards.code import code_output, extract_code, sandbox_of
 from refrl.rewards.sandbox import Isolation, SandboxLimits, SandboxResult, run_python
 from refrl.rewards.scoring import make_verifier
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import sandbox_edges
 from seatrial.targets.reference.worked.made import example, refused
 
 
@@ -30,8 +32,10 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_programs()
     yield from _of_outputs()
+    yield from _of_tests()
     yield from _of_children()
     yield from _of_filters()
+    yield from sandbox_edges.examples()
 
 
 def _of_programs() -> Iterator[WorkedExample]:
@@ -96,6 +100,37 @@ def _sizes(streams: tuple[int, int], limits: SandboxLimits | None) -> Any:
     for text in (result.stdout, result.stderr):
         assert text.rstrip("c") == "ab" * (len(text) // 2), text[:9]
     return len(result.stdout), len(result.stderr)
+
+
+def _of_tests() -> Iterator[WorkedExample]:
+    limits = SandboxLimits(cpu_seconds=1)
+    for given in (None, limits):
+        asked = [("x", "", given), ("x", "in", given)]
+        yield example(f"what is run of two tests under {given}", (0.5, asked), _run, "x", given)
+    for printed, right in (
+        ("1\n 2\n", 1.0),
+        ("1 \r\n 2\t\n\n", 1.0),
+        ("1\n2\n", 0.0),
+        ("\n1\n 2\n", 0.0),
+        ("1\n\n 2\n", 0.0),
+    ):
+        yield example(f"the output {printed!r}", right, lambda of=printed: _run("x", None, of)[0])
+
+
+def _run(program: str, limits: SandboxLimits | None, printed: str = "in\n") -> Any:
+    """Return the reward of a program that always prints this, and the arguments of each run."""
+    calls: list[Any] = []
+    result = SandboxResult("exited", 0, printed, "", 0.0, Isolation("bubblewrap", True, True, True))
+
+    def run(*words: Any) -> SandboxResult:
+        calls.append(words)
+        return result
+
+    tests = (
+        [{"stdout": "1\n 2"}] if printed != "in\n" else [{"stdout": "other"}, {"stdin": "in", "stdout": "in"}]
+    )
+    with patch.object(code_rewards, "run_python", run):
+        return code_output(program, json.dumps(tests), limits), calls
 
 
 def _long_input() -> bool:

@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import transformers
 
 from refrl.checkpointing.attempts import begin_attempt
 from refrl.checkpointing.layout import whole_checkpoints
@@ -32,6 +31,7 @@ from refrl.tasks import Example
 from refrl.tasks.base import PromptSource
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.worked import saves
 from seatrial.targets.reference.worked.checkpoints import checkpointer, in_folder
 from seatrial.targets.reference.worked.made import example, for_all, made_tensor, refused, rollouts
 
@@ -66,6 +66,7 @@ def examples() -> Iterator[WorkedExample]:
             yield example(f"rows {rows} outlast a column of {lengths}", values, _taken, lengths, rows)
     for as_list in (False, True):
         yield example(f"a field outlasts its caller, as list: {as_list}", [0.0, 1.0, 2.0], _encoded, as_list)
+    yield from saves.examples()
 
 
 class _SeenError(Exception):
@@ -117,10 +118,8 @@ def _loaded(kind: str, cap: float | None) -> Any:
     names = ("AutoModelForCausalLM", "AutoModelForMultimodalLM")
     with (
         patch.multiple(loading, check_model_directory=lambda of: None, check_layers=lambda config, of: None),
-        patch.object(
-            transformers, "AutoConfig", SimpleNamespace(from_pretrained=lambda of, **options: config)
-        ),
-        patch.multiple(transformers, **{name: load(name) for name in names}),
+        patch("transformers.AutoConfig", SimpleNamespace(from_pretrained=lambda of, **options: config)),
+        patch.multiple("transformers", **{name: load(name) for name in names}),
     ):
         try:
             loading.load_model(Path())

@@ -27,6 +27,7 @@ from seatrial.targets.reference.limits.models import model_of
 from seatrial.targets.reference.worked.layouts import of_layouts
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
+from seatrial.targets.reference.worked.values import of_values
 
 
 def examples() -> Iterator[WorkedExample]:
@@ -38,6 +39,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_adapters()
     yield from _of_forms()
     yield from of_layouts()
+    yield from of_values("dtensor")
 
 
 def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:

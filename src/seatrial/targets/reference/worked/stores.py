@@ -19,6 +19,7 @@ from refrl.data_plane.observability import num_bytes
 from refrl.data_plane.partition import PartitionSpec, plain_tags, shown
 from refrl.data_plane.records import NewBlock
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import spread_errors
 from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.spread_limits import of_limits
 from seatrial.targets.reference.worked.spread_stores import of_spread_stores
@@ -31,6 +32,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_journals()
     yield from of_spread_stores()
     yield from of_limits()
+    yield from spread_errors.examples()
 
 
 def _meta(names: str, **options: Any) -> KVBatchMeta:

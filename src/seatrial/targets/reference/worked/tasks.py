@@ -16,6 +16,7 @@ from refrl.tasks.base import default_verifier, make_splits, make_task
 from refrl.tasks.files.opening import open_rows
 from refrl.tasks.files.rows import Columns
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked import row_files
 from seatrial.targets.reference.worked.made import example, refused
 
 
@@ -24,6 +25,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_media_tasks()
     yield from _of_named_parts()
     yield from _of_files()
+    yield from row_files.examples()
 
 
 def _of_media_tasks() -> Iterator[WorkedExample]:
