@@ -24,8 +24,10 @@ from seatrial.targets.reference.worked.made_ranks import ALONE, Group, backward,
 from seatrial.targets.reference.worked.megatron_adapters import of_megatron_adapters
 from seatrial.targets.reference.worked.megatron_files import of_files
 from seatrial.targets.reference.worked.megatron_layers import of_layers
+from seatrial.targets.reference.worked.megatron_links import of_megatron_links
 from seatrial.targets.reference.worked.megatron_models import of_megatron_models
 from seatrial.targets.reference.worked.megatron_policies import of_megatron_policies
+from seatrial.targets.reference.worked.megatron_ranks import of_megatron_ranks
 from seatrial.targets.reference.worked.ranks import rank_weight
 
 
@@ -35,7 +37,9 @@ def examples() -> Iterator[WorkedExample]:
         yield from _of_megatron()
         yield from of_layers()
         yield from of_files()
+        yield from of_megatron_links()
         yield from of_megatron_models()
+        yield from of_megatron_ranks()
         yield from of_megatron_adapters()
         yield from of_megatron_policies()
         yield from of_resumed_weights("megatron")
