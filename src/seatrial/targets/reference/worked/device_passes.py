@@ -111,7 +111,7 @@ def _graphs(decoder: Callable[[], Any]) -> Iterator[list[Any]]:
 
 
 CALLS: Sequence[tuple[int, int, dict[str, Any], str, int]] = (
-    (12, 140, {"top_k": 3}, "", 1),
+    (12, 20, {"top_k": 3}, "", 1),
     (3, 5, {}, "", 2),
     (9, 6, {}, "", 3),
     (11, 4, {}, "", 4),

@@ -21,7 +21,6 @@ from refrl.algorithms.metrics import mismatch_metrics
 from refrl.algorithms.ops import compute_logprobs
 from refrl.config import AdvantageConfig, LossConfig
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.device_passes import of_devices
 from seatrial.targets.reference.worked.kernels import of_kernels
 from seatrial.targets.reference.worked.made import batch, for_all
 
@@ -34,7 +33,6 @@ def examples() -> Iterator[WorkedExample]:
     """Yield an example of each property: the seeds of the random inputs for which it does not hold are none."""
     yield from for_all(PROPERTIES)
     yield from of_kernels()
-    yield from of_devices()
 
 
 def _close(found: Sequence[float], right: Sequence[float], tolerance: float = 1e-6) -> bool:
