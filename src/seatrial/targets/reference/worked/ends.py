@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -20,12 +19,13 @@ from refrl.generation.messages import Message
 from refrl.generation.process import SocketLink
 from refrl.generation.receiving import StagedEngine
 from refrl.lifeline import TORCHRUN
-from refrl.runtime import launcher
+from refrl.runtime import launcher, rank_process
 from refrl.runtime.rank_process import RankProcess
 from refrl.weight_sync import broadcast
 from refrl.weight_sync.broadcast import PeerLostError
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, refused
+from seatrial.targets.reference.worked.made_packages import Replaced
 
 
 def of_ends() -> Iterator[WorkedExample]:
@@ -170,14 +170,21 @@ def _finished(ends: bool) -> list[Any]:
 
 
 def _not_started() -> int:
-    """Return how many more descriptors are open after a rank whose program does not exist."""
-    open_ones = Path("/proc/self/fd")
-    if not open_ones.is_dir():
-        return 0
-    before = len(list(open_ones.iterdir()))
-    with suppress(OSError):
+    """Return how many descriptors of its pipe a rank leaves open whose program does not exist."""
+    made: list[int] = []
+
+    def pipe() -> tuple[int, int]:
+        made.extend(os.pipe())
+        return made[0], made[1]
+
+    with patch.object(rank_process, "os", Replaced(os, pipe=pipe)), suppress(OSError):
         RankProcess(0, ["/there/is/none"], {}, stdout=None)
-    return len(list(open_ones.iterdir())) - before
+    num_open = 0
+    for descriptor in made:
+        with suppress(OSError):
+            os.fstat(descriptor)
+            num_open += 1
+    return num_open
 
 
 def _launches(options: Mapping[str, Any], within_torchrun: bool) -> bool:

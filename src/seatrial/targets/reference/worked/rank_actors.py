@@ -15,6 +15,7 @@ from refrl.config import ClusterConfig
 from refrl.runtime.rank_process import Ended, threads
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example
+from seatrial.targets.reference.worked.made_packages import Replaced
 from seatrial.targets.reference.worked.ray_actors import Ray
 
 
@@ -172,7 +173,7 @@ def _waited_for(method: str = "", how: str = "", *, closed: bool = False) -> Any
         printed.append(text[:2] if descriptor == 1 else b"elsewhere")
         return len(printed[-1])
 
-    with ray.modules() as (ranks, _), patch.object(os, "write", write):
+    with ray.modules() as (ranks, _), patch.object(ranks, "os", Replaced(os, write=write)):
         ended = ranks.RayRank(4, ray.actor(), "at n2").wait()
     return (ended.status, ended.errors, ended.where), b"".join(printed).decode(), ray.noted
 
