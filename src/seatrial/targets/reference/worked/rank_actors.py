@@ -49,7 +49,7 @@ def _of_actors() -> Iterator[WorkedExample]:
                     own,
                 )
     right_calls = ["output", "wait", "terminate", "finish"]
-    yield example("what an actor asks of its rank", (right_calls, b"text", "ended"), _passed_on)
+    yield example("what an actor passes on to its rank", (right_calls, b"text", "ended"), _passed_on)
     yield example("an actor without a rank", [], _without_rank)
     yield example("the node of an actor", ("n1", "127.0.0.1"), _node)
 
@@ -129,13 +129,13 @@ def _node() -> Any:
 
 
 def _of_ranks() -> Iterator[WorkedExample]:
-    told = [[0, "output"], ["got", ["output"], None]]
+    printed = [[0, "output"], ["got", ["output"], None]]
     waited = [[0, "wait"], ["got", ["wait"], None]]
     yield example(
-        "a rank that prints and ends", ((3, "why", "at n2"), "onetwo", told * 3 + waited), _waited_for
+        "a rank that prints and ends", ((3, "why", "at n2"), "onetwo", printed * 3 + waited), _waited_for
     )
     for method in ("output", "wait"):
-        right: Any = (None, "the actor died.", "at n2"), "onetwo" * (method == "wait")
+        right: Any = (None, "the actor crashed.", "at n2"), "onetwo" * (method == "wait")
         yield example(
             f"a rank whose actor is lost at {method}", right, lambda of=method: _waited_for(of, "lost")[:2]
         )
@@ -144,7 +144,7 @@ def _of_ranks() -> Iterator[WorkedExample]:
     yield example("a rank that is terminated", [[0, "terminate", "control"]], _ended, "terminate")
     for how in (None, "late", "lost"):
         right = [[0, "finish", "control"], ["got", ["finish"], 10.0], ["killed", "actor 0"]]
-        yield example(f"a rank that is ended, {how}", right, _ended, "finish", how)
+        yield example(f"a rank that is stopped, {how}", right, _ended, "finish", how)
     for device, gpus, right in (
         ("cpu", 0.0, 0), ("cpu", 2.0, 0), ("cuda", 0.0, 1), ("cuda", 2.0, 1), ("auto", 0.0, 0), ("auto", 2.0, 1),
         ("auto", None, 0),
@@ -154,8 +154,8 @@ def _of_ranks() -> Iterator[WorkedExample]:
         yield example(f"ranks over nodes, with {omp} threads", _placed(omp), _ranks, omp)
     for method, how, words in (
         ("where", "late", "cluster.placement=ray: its actors did not start: late"),
-        ("where", "lost", "cluster.placement=ray: its actors did not start: the actor died."),
-        ("listen", "lost", "rank 0 found no port to listen at: the actor died."),
+        ("where", "lost", "cluster.placement=ray: its actors did not start: the actor crashed."),
+        ("listen", "lost", "rank 0 found no port to listen at: the actor crashed."),
         ("start", "no such folder", "a rank did not start on the node at n1: no such folder"),
     ):
         yield example(f"ranks that fail to {method}, {how}", True, _fails, method, how, words)
@@ -276,11 +276,11 @@ def _run_ranks(ray: Ray, number: int) -> tuple[list[Any], list[Any]]:
 
 
 def _fails(method: str, how: str, words: str) -> bool:
-    """Return whether ranks that do not start say why, all of them are ended, and their place is free."""
+    """Return whether ranks that do not start say why, all of them are stopped, and their place is free."""
     ray = Ray(NODES, [(method, how)])
     try:
         _run_ranks(ray, 4)
-    except Exception as error:  # noqa: BLE001  of a module that is imported anew
+    except Exception as error:  # noqa: BLE001  of a module that is imported again
         killed = [f"actor {actor}" for actor in ((0, 1, 2, 3) if method == "where" else (1, 3, 2, 0))]
         ended = [step[1] for step in ray.noted if step[0] == "killed"] == killed
         return words in str(error) and ended and ray.noted[-1] == ["removed", "group 4 0"]

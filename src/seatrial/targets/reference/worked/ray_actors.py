@@ -19,7 +19,7 @@ from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.made_packages import imported_with, package
 
 MODULES = ["refrl.runtime.ray_ranks", "refrl.generation.ray_link"]
-LOST = "the actor died.\nand more"
+LOST = "the actor crashed.\nand more"
 
 
 class Ray:
@@ -121,12 +121,12 @@ def of_engine_actors() -> Iterator[WorkedExample]:
     )
     yield refused("Ray is not initialised", "an engine without Ray", _link, is_initialized=False)
     for gpus, said in ((0, "needs a CPU for each replica"), (1, "needs a CPU and a GPU for each replica")):
-        for how, cause in (("late", "late"), ("lost", "the actor died.")):
+        for how, cause in (("late", "late"), ("lost", "the actor crashed.")):
             words = f"a generator's actor did not start in 300 s: {cause}; the cluster {said}"
             yield refused(words, f"an engine that finds no place, {how}, {gpus}", _link, "where", how, gpus)
     for how, words in (
         ("late", "did not answer in time and was stopped"),
-        ("lost", "is lost: the actor died."),
+        ("lost", "is lost: the actor crashed."),
     ):
         yield refused(
             f"the generator's actor (process 5) {words}, asked to begin",
@@ -144,7 +144,7 @@ def of_engine_actors() -> Iterator[WorkedExample]:
 
 
 def _answered() -> Any:
-    """Return an actor's answer, and what it asks of its engine."""
+    """Return an actor's answer, and the calls of its engine."""
     noted: list[str] = []
     whole = torch.arange(4.0)
 
@@ -185,7 +185,7 @@ def _link(method: str = "", how: str = "", gpus: int = 0, *, is_initialized: boo
 
 
 def _controlled(how: str) -> list[Any]:
-    """Return what an actor is asked that is told to stop and to resume, and is closed with and without Ray."""
+    """Return what an actor is asked that must stop and resume, and is closed with and without Ray."""
     ray = Ray(failing=[("resume", how)])
     ray.answers["where"] = (5, "at n1")
     with ray.modules() as (_, links):
