@@ -26,7 +26,7 @@ from refrl.data_plane.factory import local_client
 from refrl.generation import lean_support, lean_weights, process, torch_engine
 from refrl.generation.lean_norms import CentredNorm
 from refrl.models import tiny
-from refrl.models.byte_tokenizer import VOCAB_SIZE
+from refrl.models.byte_tokenizer import VOCAB_SIZE, byte_alphabet
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.policy import hf, optimizer, updates
 from refrl.rewards import sandbox_audit, sandbox_child
@@ -179,6 +179,25 @@ def _of_batches() -> Iterator[WorkedExample]:
     gspo = {"kind": "gspo", "reduction": "token"}
     yield refused("a loss per sequence", "gspo by token", LossConfig.model_validate, gspo)
     yield example("bytes next to spaces", 1.0, byte_closeness, " ab\n", "ab")
+    # The alphabet of GPT-2: bytes that are printed stand for themselves, the others follow from 256 on.
+    bytes_of = {
+        0: 256,
+        32: 288,
+        33: 33,
+        126: 126,
+        127: 289,
+        160: 322,
+        161: 161,
+        172: 172,
+        173: 323,
+        174: 174,
+        255: 255,
+    }
+    yield example(
+        "characters of bytes",
+        list(bytes_of.values()),
+        lambda: [ord(byte_alphabet()[byte]) for byte in bytes_of],
+    )
     spaced = "a , b . do n't  c !"
     tokenizer = make_byte_tokenizer()
     yield example(

@@ -26,13 +26,17 @@ from refrl.weight_sync.colocated import make_weight_sync
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration, policy_configuration
 from seatrial.targets.reference.worked.building import Noted
+from seatrial.targets.reference.worked.decoded import of_decoding
 from seatrial.targets.reference.worked.made import example, refused
+from seatrial.targets.reference.worked.served_by_vllm import of_vllm
 
 
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_engines()
     yield from _of_vllm()
+    yield from of_vllm()
+    yield from of_decoding()
     yield from _of_bounds()
     yield from _of_devices()
     yield from _of_parts()

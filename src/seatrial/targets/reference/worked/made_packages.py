@@ -17,6 +17,18 @@ def package(name: str, **members: Any) -> ModuleType:
     return made
 
 
+class Replaced:
+    """A module some of whose members are others; the module itself stays as it is for all who use it."""
+
+    def __init__(self, real: ModuleType, **members: Any) -> None:
+        """Take the module and the other members."""
+        vars(self).update(members)
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
 @contextmanager
 def imported_with(made: Mapping[str, ModuleType], names: Sequence[str]) -> Iterator[list[Any]]:
     """Yield modules that are imported again with the made packages; everything is as before afterwards."""

@@ -21,8 +21,13 @@ from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.changes import of_agreement, of_resumed_weights
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, backward, by_rank
+from seatrial.targets.reference.worked.megatron_adapters import of_megatron_adapters
 from seatrial.targets.reference.worked.megatron_files import of_files
 from seatrial.targets.reference.worked.megatron_layers import of_layers
+from seatrial.targets.reference.worked.megatron_links import of_megatron_links
+from seatrial.targets.reference.worked.megatron_models import of_megatron_models
+from seatrial.targets.reference.worked.megatron_policies import of_megatron_policies
+from seatrial.targets.reference.worked.megatron_ranks import of_megatron_ranks
 from seatrial.targets.reference.worked.ranks import rank_weight
 from seatrial.targets.reference.worked.values import of_values
 
@@ -33,6 +38,11 @@ def examples() -> Iterator[WorkedExample]:
         yield from _of_megatron()
         yield from of_layers()
         yield from of_files()
+        yield from of_megatron_links()
+        yield from of_megatron_models()
+        yield from of_megatron_ranks()
+        yield from of_megatron_adapters()
+        yield from of_megatron_policies()
         yield from of_resumed_weights("megatron")
         yield from of_agreement("megatron")
         yield from of_values("megatron")

@@ -106,7 +106,7 @@ def _reserved(num: int, gpus: int, is_free: bool = True) -> Any:
         ),
     )
     util = package(
-        "ray.util", placement_group=placement_group, remove_placement_group=lambda group: None,
+        "ray.util", placement_group=placement_group, remove_placement_group=lambda group: asked.update(removed=True),
         scheduling_strategies=strategies,
     )  # fmt: skip
     ray = package(
@@ -115,7 +115,11 @@ def _reserved(num: int, gpus: int, is_free: bool = True) -> Any:
     )  # fmt: skip
     made = {one.__name__: one for one in (ray, errors, util, strategies)}
     with imported_with(made, MODULES) as (ranks,):
-        group = ranks._reserve(num, gpus)
+        try:
+            group = ranks._reserve(num, gpus)
+        finally:
+            # What was asked for and not given must not wait in the cluster.
+            assert ("removed" in asked) is (not is_free)
         for index in range(num):
             ranks._actor(group, index, gpus)
     return asked

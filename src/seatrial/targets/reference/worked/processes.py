@@ -29,13 +29,19 @@ from refrl.runtime.generator_process import GeneratorServer
 from refrl.runtime.launcher import RankError, is_launcher, launch
 from refrl.runtime.rank_process import Ended, RankProcess, end, threads, variables
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.ends import of_ends
+from seatrial.targets.reference.worked.engine_servers import of_servers
 from seatrial.targets.reference.worked.exchanges import of_exchanges
 from seatrial.targets.reference.worked.made import example, refused
+from seatrial.targets.reference.worked.ray_actors import of_engine_actors
 
 
 def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from of_exchanges()
+    yield from of_ends()
+    yield from of_servers()
+    yield from of_engine_actors()
     yield from _of_shares()
     yield from _of_ends()
     yield from _of_launches()

@@ -16,9 +16,11 @@ from refrl import distributed
 from refrl.config import ClusterConfig, ConfigError
 from refrl.distributed import World
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.clusters import of_clusters
 from seatrial.targets.reference.worked.made import example
 from seatrial.targets.reference.worked.made_ranks import by_rank
 from seatrial.targets.reference.worked.placements import of_placements
+from seatrial.targets.reference.worked.rank_actors import of_rank_actors
 from seatrial.targets.reference.worked.steps import quietly
 
 
@@ -27,6 +29,8 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_worlds()
     yield from _of_joins()
     yield from of_placements()
+    yield from of_clusters()
+    yield from of_rank_actors()
 
 
 def _world(size: int, function: Callable[[World, int], Any]) -> list[Any]:

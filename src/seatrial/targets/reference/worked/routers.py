@@ -18,10 +18,10 @@ LAYERS = (([math.log(3.0), 0.0], [0, 0, 0, 0]), ([0.0, 0.0], [0, 1, 1, 1]))
 """Logits of each token of a row of four, and the experts that these are sent to, by layer: losses of 1.5 and of 1."""
 LOGGED: Sequence[Mapping[str, float]] = (
     {},
-    {"moe/router_aux_loss": 1.5, "moe/tokens_per_expert/0": 4.0, "moe/tokens_per_expert/1": 0.0},
-    {"moe/router_aux_loss": 1.25, "moe/tokens_per_expert/0": 5.0, "moe/tokens_per_expert/1": 3.0},
+    {"moe/router_aux_loss": 0.75, "moe/tokens_per_expert/0": 4.0, "moe/tokens_per_expert/1": 0.0},
+    {"moe/router_aux_loss": 0.625, "moe/tokens_per_expert/0": 5.0, "moe/tokens_per_expert/1": 3.0},
 )
-"""By the number of layers."""
+"""By the number of layers; the row is one of two of its step."""
 UNEVEN: Sequence[Mapping[str, float]] = (
     {},
     {"moe/load_max_over_mean": 2.0},
@@ -68,7 +68,7 @@ def _watched(coefficient: float, number: int, packs: bool = False) -> list[Any]:
         sequence_packing=SimpleNamespace(enabled=packs), router_aux_loss_coef=coefficient
     )
     rows: Any = SimpleNamespace(
-        mask_BT=torch.ones(1, 3), attention_mask_BS=torch.ones(1, 4), num_valid_seqs=1.0
+        mask_BT=torch.ones(1, 3), attention_mask_BS=torch.ones(1, 4), num_valid_seqs=2.0
     )
     watcher = make_router_loss(config, model)
     with watcher.watching():

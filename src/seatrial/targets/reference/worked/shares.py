@@ -27,6 +27,9 @@ from seatrial.targets.reference.limits.models import model_of
 from seatrial.targets.reference.worked.layouts import of_layouts
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
+from seatrial.targets.reference.worked.spread_layers import of_spread_layers
+from seatrial.targets.reference.worked.spread_models import of_spread_models
+from seatrial.targets.reference.worked.spread_policies import of_spread_policies
 from seatrial.targets.reference.worked.values import of_values
 
 
@@ -40,6 +43,9 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_forms()
     yield from of_layouts()
     yield from of_values("dtensor")
+    yield from of_spread_layers()
+    yield from of_spread_models()
+    yield from of_spread_policies()
 
 
 def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:

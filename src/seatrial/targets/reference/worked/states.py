@@ -27,10 +27,12 @@ from refrl.data_plane.store import BlockGoneError
 from refrl.logging import run_info
 from refrl.training import sft, step_records
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.exported import of_exports
 from seatrial.targets.reference.worked.layers import of_layers
 from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.model_states import of_models
 from seatrial.targets.reference.worked.steps import stepped
+from seatrial.targets.reference.worked.trained_parts import of_trained
 from seatrial.targets.reference.worked.validations import tuned
 
 
@@ -42,6 +44,8 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_rates()
     yield from of_models()
     yield from of_layers()
+    yield from of_trained()
+    yield from of_exports()
 
 
 class _Text(str):

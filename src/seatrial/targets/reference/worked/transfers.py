@@ -26,6 +26,7 @@ from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.tensors import fingerprint
 from refrl.weight_sync.transferred import TransferredWeights, bucketed
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.device_passes import of_devices
 from seatrial.targets.reference.worked.made import example, for_all, made_tensor, refused
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool)
@@ -34,6 +35,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int
 def examples() -> Iterator[WorkedExample]:
     """Yield an example of each property: the seeds of the random inputs for which it does not hold are none."""
     yield from for_all(PROPERTIES)
+    yield from of_devices()
     for value in (math.nan, math.inf, -math.inf):
         for harvest in (_harvested, _harvested_in_blocks):
             due = (1, 1 if harvest is _harvested else 2), (-0.5, -0.5)
