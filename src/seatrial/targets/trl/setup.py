@@ -36,9 +36,9 @@ class Setup:
     enumerated: Sequence[str] = ()
     """Options that are given as members of the enumeration that their default is one of."""
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
-    reference: Literal["given", "loaded", "base", "teacher"] | None = None
+    reference: Literal["given", "loaded", "base", "adapted", "teacher"] | None = None
     """Given as `ref_model`; loaded by the trainer from the model's folder, or copied; the model without its adapters;
-    given as `teacher_model`."""
+    with the adapters that it is given with; given as `teacher_model`."""
     reference_sync: ReferenceSync | None = None
     lora: Literal["made", "given", "virtual tokens"] | None = None
     """Adapters that the trainer makes by its `peft_config`, or that the given model has; or virtual tokens of a prompt

@@ -34,7 +34,7 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import freeze_imports, resuming
-from seatrial.targets.common.zoo import balance_loss, zoo_model
+from seatrial.targets.common.zoo import ZOO, balance_loss, zoo_model
 from seatrial.targets.trl.fitting import fitted_setup
 from seatrial.targets.trl.former import OF_TRANSFORMERS
 from seatrial.targets.trl.made_rows import MadeRows
@@ -173,16 +173,17 @@ class Whole(KnowsFailures, TinyCausalModel):
         setup = self.setup
         model, more = self._model(), dict[str, Any]()
         if setup.reference == "given":
-            more["ref_model"] = self._made_model(1)
+            # In evaluation mode, as `from_pretrained` returns it.
+            more["ref_model"] = self._made_model(1, **_own_dropout(setup)).eval()
         if setup.reference == "teacher":
             more["teacher_model"] = self._made_model(1)
         if setup.lora in ("made", "virtual tokens"):
-            more["peft_config"] = _adapter_config(setup.lora)
+            more["peft_config"] = _adapter_config(setup)
         elif setup.lora == "given":
             from peft import get_peft_model
 
             torch.manual_seed(0)
-            model = get_peft_model(model, _adapter_config(setup.lora))
+            model = get_peft_model(model, _adapter_config(setup))
         if setup.formats:
             more["formatting_func"] = lambda row: row["asked"] + row["said"]
         if setup.samples:
@@ -325,7 +326,8 @@ class Whole(KnowsFailures, TinyCausalModel):
             return None
         if self.setup.reference in ("given", "teacher"):
             return {name: value.detach() for name, value in self._made_model(1).named_parameters()}
-        return {name: value for name, value in initial.items() if ".lora_" not in name}
+        left_out = ".ref." if self.setup.reference == "adapted" else ".lora_"
+        return {name: value for name, value in initial.items() if left_out not in name}
 
 
 def _adapter_of(name: str, setup: Setup) -> type[Whole]:
@@ -367,9 +369,16 @@ def _merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return merged
 
 
-def _adapter_config(kind: str) -> Any:
+def _own_dropout(setup: Setup) -> dict[str, Any]:
+    """Return the dropout of a given reference: that of its trait, whatever the policy's is."""
+    name = "resid_pdrop"
+    return {name: ZOO[setup.trait].options[name]} if name in setup.model_options else {}
+
+
+def _adapter_config(setup: Setup) -> Any:
+    """Return PEFT's configuration of a setup's adapters, whose dropout is that of the model's trait."""
     from peft import LoraConfig, PromptTuningConfig
 
-    if kind == "virtual tokens":
+    if setup.lora == "virtual tokens":
         return PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    return LoraConfig(task_type="CAUSAL_LM", **LORA)
+    return LoraConfig(task_type="CAUSAL_LM", lora_dropout=ZOO[setup.trait].dropout, **LORA)
