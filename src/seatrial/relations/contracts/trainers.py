@@ -115,6 +115,17 @@ class TrainerStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoggedRow:
+    """A row of the tables of completions that a trainer writes."""
+
+    step: int
+    rollout: Rollout | None
+    """Whose it is; None if no rollout of the step has its prompt and text."""
+    rewards: tuple[float | None, ...]
+    advantage: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServedSequence:
     """The ids of one example in a batch, without padding."""
 
@@ -193,6 +204,8 @@ class TrainerRecord(Record):
     split: tuple[Example, ...] = ()
     """The training split in its own order; of a trainer that samples only the prompts are read."""
     held_out: tuple[Example, ...] = ()
+    logged_rows: tuple[LoggedRow, ...] = ()
+    """Of the tables of completions that are written at every logging interval."""
     sampling: tuple[Mapping[str, Any], ...] = ()
     """Settings of each generation for training."""
     dropout: float = 0.0
@@ -341,6 +354,8 @@ class TrainerSpec:
     """Whether the laws of several processes are meant for it."""
     initialises: str | None = None
     """Part of the names of tensors that the trainer makes, with random values of the run's seed."""
+    logs_rows: bool = False
+    """Whether tables of the completions of each step are written."""
     width_multiple: int = 1
     """What the lengths of padded rows are a multiple of."""
     reference_sync: ReferenceSync | None = None

@@ -59,6 +59,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         (setup.margins, ("margin",), "margins of pairs"),
         (setup.second_end, ("eos_token_ids",), "second end token"),
         (setup.fused, ("LigerFusedLinear",), "loss of Liger"),
+        (setup.logs_rows, ('"log_extra"',), "columns that reward functions add to its tables"),
     ):
         if wanted and not any(code_has(word, trainer_class) for word in words):
             raise Gone(f"{what} has no {lacking}")

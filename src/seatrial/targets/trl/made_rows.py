@@ -304,9 +304,13 @@ class MadeRows:
         """Return the ids of a text without special tokens of its own."""
         return self._ids(text)
 
+    def number_of(self, prompt_ids: Sequence[int]) -> int:
+        """Return the number of the example with this prompt."""
+        return next(self._numbers[token] for token in prompt_ids if token in self._numbers)
+
     def rewards_of(self, text: str, prompt_ids: Sequence[int]) -> tuple[float | None, ...]:
         """Return what each reward function gives the contents of a completion's messages."""
-        place = next(self._numbers[token] for token in prompt_ids if token in self._numbers)
+        place = self.number_of(prompt_ids)
         return tuple(self._reward(text, which, place) for which in range(self.setup.num_rewards))
 
     def rewards(self, ids: Sequence[int], prompt_ids: Sequence[int]) -> tuple[float | None, ...]:
@@ -333,8 +337,10 @@ class MadeRows:
         They are given prompts, completions, their ids and the columns of their rows. What does not belong to the same
         row makes a reward far too large.
         """
-        if self.setup.reward_model:
+        if self.setup.reward_model == "given":
             return [self.scorer.model]
+        if self.setup.reward_model:
+            return [self.scorer.folder(self.tokenizer())]
 
         def function(which: int) -> Callable[..., Any]:
             def reward(

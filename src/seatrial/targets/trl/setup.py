@@ -69,8 +69,11 @@ class Setup:
     num_rewards: int = 1
     awaits_rewards: bool = False
     """Whether the first reward function is a coroutine function."""
-    reward_model: bool = False
-    """Whether a model scores completions, in place of a function; it is read with the tokenizer of the policy."""
+    reward_model: Literal["", "given", "loaded"] = ""
+    """Whether a model scores completions, in place of a function: given with the tokenizer of the policy, or as the
+    folder of both."""
+    logs_rows: bool = False
+    """Whether the trainer writes tables of completions, to which the first reward function adds a column."""
     unscored: bool = False
     """Whether the first reward function scores some completions None."""
     tools: Literal["", "in turn", "mixed", "limited", "environment"] = ""
@@ -82,8 +85,9 @@ class Setup:
     """Of the model's configuration, in addition to those of its trait."""
     end: str = "<|im_end|>"
     """Token that ends a text."""
-    second_end: bool = False
-    """Whether the model's generation settings name a second end token, which ends every other sampled completion."""
+    second_end: Literal["", "in a list", "alone"] = ""
+    """Whether the model's generation settings name a second end token, which ends every other sampled completion: next
+    to that of the tokenizer, or in its place."""
     spreads: bool = False
     """Whether it runs in two processes too, which takes ten seconds."""
     updates_only: bool = False

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.trainers import (
+    LoggedRow,
     Rollout,
     ServedBatch,
     TrainerEvaluation,
@@ -45,6 +46,7 @@ from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shar
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.listed import SETUPS
 from seatrial.targets.trl.specs import spec_for
+from seatrial.targets.trl.tables import logged_rows, logging
 from seatrial.targets.trl.tools import ASYNC_TOOLS, Environment, tools
 from seatrial.targets.trl.watch import Watch
 
@@ -141,7 +143,10 @@ class Whole(KnowsFailures, TinyCausalModel):
         options = {"scores": setup.scores, **setup.model_options, **options}
         model = zoo_model(setup.trait, self.tokenizer, seed, **options)
         if setup.second_end:
-            model.generation_config.eos_token_id = [self.eos_id, self.rows.second_end_id]
+            second = self.rows.second_end_id
+            model.generation_config.eos_token_id = (
+                second if setup.second_end == "alone" else [self.eos_id, second]
+            )
         return model
 
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
@@ -166,6 +171,8 @@ class Whole(KnowsFailures, TinyCausalModel):
         with resuming(), torch.compiler.set_stance("force_eager" if self.setup.fused else "default"):
             trainer.train(resume_from_checkpoint=checkpoint)
         watch.finish()
+        if self.setup.logs_rows:
+            watch.observed["tables"] = logged_rows(folder, self.rows, watch.observed["rollouts"])
 
     def _trainer(self, plan: TrainerPlan, folder: str, watch: Watch) -> Any:
         import transformers
@@ -187,8 +194,9 @@ class Whole(KnowsFailures, TinyCausalModel):
         if setup.formats:
             more["formatting_func"] = lambda row: row["asked"] + row["said"]
         if setup.samples:
-            more["reward_funcs"] = self.rows.reward_functions()
-        if setup.reward_model:
+            first, *others = self.rows.reward_functions()
+            more["reward_funcs"] = [logging(first) if setup.logs_rows else first, *others]
+        if setup.reward_model == "given":
             more["reward_processing_classes"] = [self.rows.tokenizer()]
         if setup.tools == "environment":
             more["environment_factory"] = Environment
@@ -306,6 +314,15 @@ class Whole(KnowsFailures, TinyCausalModel):
             was_training=all(rank["was_training"] for rank in ranks),
             split=tuple(self.rows.examples[: plan.num_examples]),
             held_out=tuple(self.rows.held_out),
+            logged_rows=tuple(
+                LoggedRow(
+                    step=one["step"],
+                    rollout=None if one["rollout"] is None else rollouts[0][one["rollout"]],
+                    rewards=tuple(one["rewards"]),
+                    advantage=one["advantage"],
+                )
+                for one in first.get("tables", ())
+            ),
             sampling=tuple(one for rank in ranks for one in rank["sampling"]),
             dropout=max(rank["dropout"] for rank in ranks),
             flattened=any(rank["flattened"] for rank in ranks),

@@ -383,7 +383,11 @@ KINDS: Mapping[str, Kind] = {
         effective=({"completion_only_loss": False}, {"loss_type": "dft"}),
     ),
     "grpo": Kind(
-        trainer="GRPO", rows="prompts", options=GROUPS, copies=2, effective=({"scale_rewards": "none"},)
+        trainer="GRPO",
+        rows="prompts",
+        options={**GROUPS, "beta": 0.2},
+        copies=2,
+        effective=({"scale_rewards": "none"}, {"beta": 0.7}),
     ),
     "rloo": Kind(trainer="RLOO", rows="prompts", options={**GROUPS, "beta": 0.2}, copies=2),
 }

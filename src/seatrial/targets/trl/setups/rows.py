@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.relations.cases.examples import ObjectiveSpec
+from seatrial.relations.contracts.trainers import Scalar
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.former import FIRST_LABELS
 from seatrial.targets.trl.setup import Setup
@@ -19,6 +20,7 @@ from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
 from seatrial.targets.trl.setups.preferences import dpo, kto, reward
 from seatrial.targets.trl.setups.rollouts import grpo, grpo_tools, rloo
 from seatrial.targets.trl.setups.supervised import ALL, sft
+from seatrial.targets.trl.tables import METRIC
 
 Fields = Mapping[str, Any]
 LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
@@ -45,6 +47,11 @@ UNANSWERED = KnownFailure(
 ).of("R15.whole/rows have a target")
 SHORT: Mapping[str, Any] = {"max_length": 30}
 """Longer than every row, but those whose prompts alone fill it."""
+SHORT_TURNS: Mapping[str, Any] = {"loss_type": "dapo", "max_completion_length": 24}
+"""In which some results of tools have no place, and some turns after them end early."""
+EQUAL: Mapping[str, Any] = {"max_completion_length": 5}
+"""Of completions of one length, over whose steps a divisor of the whole generation is that of each step."""
+ASSISTANT: Mapping[str, Any] = {"assistant_only_loss": True}
 CHECKPOINTS: Mapping[str, Any] = {"gradient_checkpointing": True}
 TRAINERS: Mapping[str, Callable[[], Setup]] = {
     "sft": lambda: sft({}),
@@ -88,10 +95,30 @@ SAMPLED: Mapping[str, Setup] = {
         awaits_rewards=True,
     ),
     "rows-grpo-begun": grpo({"loss_type": "dapo"}, begins=True),
-    "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": True}),
-    "rows-rloo-ends": rloo({}, second_end=True, begins=True),
-    "rows-grpo-scored": grpo({"loss_type": "dapo"}, reward_model=True),
-    "rows-rloo-scored": rloo({}, reward_model=True, form="turns with system"),
+    "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": "in a list"}),
+    "rows-rloo-ends": rloo({}, second_end="alone", begins=True),
+    "rows-grpo-scored": grpo({"loss_type": "dapo"}, reward_model="given"),
+    "rows-rloo-scored": rloo({}, reward_model="given", form="turns with system"),
+    "rows-grpo-scored-loaded": grpo({"loss_type": "dapo"}, reward_model="loaded", form="turns"),
+    "rows-rloo-scored-loaded": rloo({}, reward_model="loaded"),
+    "rows-rloo-awaited": rloo(
+        {"reward_weights": [0.5, 2.0]}, reward_weights=(0.5, 2.0), num_rewards=2, awaits_rewards=True
+    ),
+    "rows-grpo-tools-short": replace(grpo_tools(SHORT_TURNS), max_completion_length=24),
+    "rows-grpo-tools-masked": replace(
+        grpo_tools({**SHORT_TURNS, "mask_truncated_completions": True}, masks_truncated=True),
+        max_completion_length=24,
+    ),
+    **{
+        f"rows-grpo-{loss}-equal": grpo(
+            {"loss_type": loss, "steps_per_generation": 4, **EQUAL, **options},
+            **{"max_completion_length": 5, "truncates": False, "num_slices": 2, **fields},
+        )
+        for loss, options, fields in (
+            ("dapo", {}, {}),
+            ("cispo", {"epsilon_high": 1.05}, {"loss": "cispo", "clip_high": 1.05}),
+        )
+    },
     "rows-grpo-uncalled": grpo_tools(
         {"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"
     ),
@@ -104,6 +131,20 @@ def _of(setup: Setup, fields: Fields) -> Setup:
     return replace(setup, **given)
 
 
+OWN_SCALARS = {METRIC: Scalar(quantity="first reward")}
+OF_ASSISTANTS: Mapping[str, Setup] = {
+    "answers": sft(ASSISTANT, **MARKED),
+    "truncated": sft(
+        {**ASSISTANT, "max_length": 14},
+        data="messages",
+        objective=ObjectiveSpec(kind="sft", max_length=14),
+        is_long=True,
+        **MARKED,
+    ),
+    "packing": sft({**ASSISTANT, "packing": True, "max_length": 40}, data="messages", **MARKED),
+    "flat": sft({**ASSISTANT, "padding_free": True, "max_length": None}, data="messages", **MARKED),
+}
+"""SFT on what the assistant generates alone, where rows are cut, packed, or have prompts of their own."""
 ROWS: Mapping[str, Setup] = {
     **{
         f"rows-{name}-{feature}": _of(TRAINERS[name](), fields)
@@ -120,5 +161,16 @@ ROWS: Mapping[str, Setup] = {
             "kto": kto(SHORT, objective={"max_length": 30}),
         }.items()
     },
+    **{f"rows-sft-assistant-{name}": _of(setup, {}) for name, setup in OF_ASSISTANTS.items()},
+    "rows-grpo-logged": _of(
+        grpo(
+            {"loss_type": "dapo", "log_completions": True, "reward_weights": [0.5, 2.0]},
+            reward_weights=(0.5, 2.0),
+            num_rewards=2,
+            unscored=True,
+            logs_rows=True,
+        ),
+        {"scalars": OWN_SCALARS},
+    ),
     **{name: _of(setup, {}) for name, setup in {**SAMPLED, **CHECKPOINTED}.items()},
 }
