@@ -76,9 +76,9 @@ class Setup:
     """Whether the trainer writes tables of completions, to which the first reward function adds a column."""
     unscored: bool = False
     """Whether the first reward function scores some completions None."""
-    tools: Literal["", "in turn", "mixed", "limited", "environment"] = ""
+    tools: Literal["", "in turn", "mixed", "limited", "environment", "environments"] = ""
     """Whether completions call tools: over several turns, awaited ones before others, in more turns than allowed, or
-    those of an environment of each rollout."""
+    those of an environment of each rollout, of one kind or of the kind that its row names."""
     trait: str = ""
     """Of the model; see `common.zoo`."""
     model_options: Mapping[str, Any] = field(default_factory=dict)

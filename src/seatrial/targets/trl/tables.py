@@ -34,11 +34,12 @@ def logged_rows(folder: str, rows: MadeRows, rollouts: Sequence[Mapping[str, Any
 
     A row is that of the first rollout of the step with its prompt, text and number that no earlier row is.
     """
-    import pandas
+    from pyarrow import parquet
 
-    found, taken = [], set()
+    found: list[dict[str, Any]] = []
+    taken: set[int] = set()
     for file in sorted(Path(folder, "completions").glob("*.parquet")):
-        for row in pandas.read_parquet(file).to_dict("records"):
+        for row in parquet.read_table(file).to_pylist():
             asked, said = (_text(row[name]) for name in ("prompt", "completion"))
             places = [
                 place

@@ -47,7 +47,7 @@ from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.listed import SETUPS
 from seatrial.targets.trl.specs import spec_for
 from seatrial.targets.trl.tables import logged_rows, logging
-from seatrial.targets.trl.tools import ASYNC_TOOLS, Environment, tools
+from seatrial.targets.trl.tools import ASYNC_TOOLS, ENVIRONMENTS, Environment, tools
 from seatrial.targets.trl.watch import Watch
 
 VIRTUAL = "prompt_encoder.default.embedding.weight"
@@ -180,8 +180,11 @@ class Whole(KnowsFailures, TinyCausalModel):
         setup = self.setup
         model, more = self._model(), dict[str, Any]()
         if setup.reference == "given":
-            # In evaluation mode, as `from_pretrained` returns it.
-            more["ref_model"] = self._made_model(1, **_own_dropout(setup)).eval()
+            # In evaluation mode, as `from_pretrained` returns it, with the dropout of its trait.
+            own = {
+                name: ZOO[setup.trait].options[name] for name in setup.model_options if name == "resid_pdrop"
+            }
+            more["ref_model"] = self._made_model(1, **own).eval()
         if setup.reference == "teacher":
             more["teacher_model"] = self._made_model(1)
         if setup.lora in ("made", "virtual tokens"):
@@ -200,6 +203,8 @@ class Whole(KnowsFailures, TinyCausalModel):
             more["reward_processing_classes"] = [self.rows.tokenizer()]
         if setup.tools == "environment":
             more["environment_factory"] = Environment
+        elif setup.tools == "environments":
+            more["environment_factory"] = ENVIRONMENTS
         elif setup.tools:
             are_awaited = any(ASYNC_TOOLS in source for source in sources([self.trainer_class]))
             if setup.tools == "mixed" and not are_awaited:
@@ -384,12 +389,6 @@ def _merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             base = f"{name.removesuffix('.lora_A.default.weight')}.weight"
             merged[base] = merged[base] + LORA["lora_alpha"] / LORA["r"] * (up @ down)  # type: ignore[operator]
     return merged
-
-
-def _own_dropout(setup: Setup) -> dict[str, Any]:
-    """Return the dropout of a given reference: that of its trait, whatever the policy's is."""
-    name = "resid_pdrop"
-    return {name: ZOO[setup.trait].options[name]} if name in setup.model_options else {}
 
 
 def _adapter_config(setup: Setup) -> Any:

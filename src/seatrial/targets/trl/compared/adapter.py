@@ -222,6 +222,8 @@ class Compared(KnowsFailures, TinyCausalModel):
         }
         if plan.variation == REWARDS[1]:
             wanted["reward_weights"] = [0.5, 0.5]
+        if plan.variation in (BFLOAT16, LOADED_BFLOAT16) and self._known.get("beta"):
+            wanted["beta"] = 0.2  # so that a trainer without a reference by default has one
         if plan.variation == LOADED_BFLOAT16:
             wanted["model_init_kwargs"] = {"dtype": "bfloat16"}
         given = {name: value for name, value in wanted.items() if name in self._known}

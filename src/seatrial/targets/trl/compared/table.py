@@ -383,11 +383,7 @@ KINDS: Mapping[str, Kind] = {
         effective=({"completion_only_loss": False}, {"loss_type": "dft"}),
     ),
     "grpo": Kind(
-        trainer="GRPO",
-        rows="prompts",
-        options={**GROUPS, "beta": 0.2},
-        copies=2,
-        effective=({"scale_rewards": "none"}, {"beta": 0.7}),
+        trainer="GRPO", rows="prompts", options=GROUPS, copies=2, effective=({"scale_rewards": "none"},)
     ),
     "rloo": Kind(trainer="RLOO", rows="prompts", options={**GROUPS, "beta": 0.2}, copies=2),
 }

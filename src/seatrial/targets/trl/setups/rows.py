@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.relations.cases.examples import ObjectiveSpec
-from seatrial.relations.contracts.trainers import Scalar
+from seatrial.relations.contracts.trainers import EntropyControl, Scalar
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.former import FIRST_LABELS
-from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.setup import ENTROPY, Setup
 from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
 from seatrial.targets.trl.setups.preferences import dpo, kto, reward
 from seatrial.targets.trl.setups.rollouts import grpo, grpo_tools, rloo
@@ -49,8 +49,15 @@ SHORT: Mapping[str, Any] = {"max_length": 30}
 """Longer than every row, but those whose prompts alone fill it."""
 SHORT_TURNS: Mapping[str, Any] = {"loss_type": "dapo", "max_completion_length": 24}
 """In which some results of tools have no place, and some turns after them end early."""
-EQUAL: Mapping[str, Any] = {"max_completion_length": 5}
+EQUAL: Fields = {"max_completion_length": 5, "truncates": False, "num_slices": 2}
 """Of completions of one length, over whose steps a divisor of the whole generation is that of each step."""
+EQUAL_SLICES: Mapping[str, Any] = {"max_completion_length": 5, "steps_per_generation": 4}
+ADAPTIVE: Mapping[str, Any] = {
+    "use_adaptive_entropy": True,
+    "entropy_target": 100.0,
+    "entropy_coef_delta": 0.3,
+}
+"""An entropy bonus that grows from the second step on, up to the largest coefficient."""
 ASSISTANT: Mapping[str, Any] = {"assistant_only_loss": True}
 CHECKPOINTS: Mapping[str, Any] = {"gradient_checkpointing": True}
 TRAINERS: Mapping[str, Callable[[], Setup]] = {
@@ -109,16 +116,14 @@ SAMPLED: Mapping[str, Setup] = {
         grpo_tools({**SHORT_TURNS, "mask_truncated_completions": True}, masks_truncated=True),
         max_completion_length=24,
     ),
-    **{
-        f"rows-grpo-{loss}-equal": grpo(
-            {"loss_type": loss, "steps_per_generation": 4, **EQUAL, **options},
-            **{"max_completion_length": 5, "truncates": False, "num_slices": 2, **fields},
-        )
-        for loss, options, fields in (
-            ("dapo", {}, {}),
-            ("cispo", {"epsilon_high": 1.05}, {"loss": "cispo", "clip_high": 1.05}),
-        )
-    },
+    "rows-grpo-equal": replace(grpo({"loss_type": "dapo", **EQUAL_SLICES}), **EQUAL),
+    "rows-grpo-equal-cispo": replace(
+        grpo({"loss_type": "cispo", "epsilon_high": 1.05, **EQUAL_SLICES}, loss="cispo", clip_high=1.05),
+        **EQUAL,
+    ),
+    "rows-grpo-environments": grpo_tools(
+        {"loss_type": "dapo"}, tools="environments", reward_weights=(1.0, 1.0)
+    ),
     "rows-grpo-uncalled": grpo_tools(
         {"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"
     ),
@@ -162,6 +167,17 @@ ROWS: Mapping[str, Setup] = {
         }.items()
     },
     **{f"rows-sft-assistant-{name}": _of(setup, {}) for name, setup in OF_ASSISTANTS.items()},
+    "rows-grpo-adaptive": _of(
+        replace(
+            grpo(
+                {"loss_type": "dapo", "max_completion_length": 5, "entropy_coef": 0.5, **ADAPTIVE},
+                entropy_coefficient=0.5,
+                entropy_control=EntropyControl(target=100.0, delta=0.3, most=1.0),
+            ),
+            **{**EQUAL, "num_slices": 1},
+        ),
+        {"updates_only": False, "scalars": ENTROPY},
+    ),
     "rows-grpo-logged": _of(
         grpo(
             {"loss_type": "dapo", "log_completions": True, "reward_weights": [0.5, 2.0]},
