@@ -219,8 +219,8 @@ class TrainerRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyControl:
-    """Each step adds `delta` to the entropy's coefficient, or takes it off where its mean entropy is above `target`; after
-    such a step, and in the first, the coefficient is 0 (arXiv 2505.22312)."""
+    """Each step adds `delta` to the entropy's coefficient, or takes it off where its mean entropy is above `target`;
+    after such a step, and in the first, the coefficient is 0 (arXiv 2505.22312)."""
 
     target: float
     delta: float
