@@ -21,10 +21,10 @@ KL: Mapping[str, Any] = {"loss_type": "dapo", "beta": 0.2}
 DROPOUT: Mapping[str, Setup] = {
     "dpo": dpo({}),
     "dpo-adapted": dpo({}, **MADE),
-    "dpo-precomputed": dpo(PRECOMPUTED),
+    "dpo-precomputed": dpo(PRECOMPUTED, reference="loaded"),
     "kto": kto({}, objective={}),
     "kto-adapted": replace(kto({}, objective={}), **MADE),
-    "kto-precomputed": kto(PRECOMPUTED, objective={}),
+    "kto-precomputed": replace(kto(PRECOMPUTED, objective={}), reference="loaded"),
     "reward": reward({}),
     "cpo": cpo({}),
     "orpo": orpo({}),
