@@ -281,7 +281,7 @@ class MadeRows:
     ) -> tuple[tools.Turn, ...]:
         """Return the turns of a made completion that calls tools."""
         rng = np.random.default_rng([int(is_training), step, number, *prompt_ids])
-        kind = self.setup.tools
+        kind: str = self.setup.tools
         if kind == "environments":
             kind = tools.environment_of(self.number_of(prompt_ids))
         return tools.script(rng, string.ascii_lowercase, number, kind)

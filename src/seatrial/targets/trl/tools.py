@@ -82,9 +82,10 @@ class Environment:
         """Start with a number that no result should show."""
         self._number = 90
 
-    def reset(self, **_: Any) -> None:
-        """Begin a new rollout."""
+    def reset(self, **_: Any) -> str | None:
+        """Begin a new rollout, and add nothing to the prompt."""
         self._number = 0
+        return None
 
     def shout(self, text: str) -> str:
         """
@@ -103,10 +104,10 @@ class Environment:
 class Counting(Environment):
     """An environment that adds to the prompt, numbers calls in small letters, and rewards them."""
 
-    def reset(self, place: int, **_: Any) -> str:
+    def reset(self, **row: Any) -> str:
         """Begin a new rollout, and return what is added to the prompt."""
         self._number = 0
-        return observation(place)
+        return observation(row["place"])
 
     def shout(self, text: str) -> str:
         """
