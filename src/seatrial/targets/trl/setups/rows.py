@@ -15,7 +15,8 @@ from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import EntropyControl, Scalar
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.former import FIRST_LABELS
-from seatrial.targets.trl.setup import ENTROPY, Setup
+from seatrial.targets.trl.named import code_has
+from seatrial.targets.trl.setup import ENTROPY, SLICES, Setup
 from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
 from seatrial.targets.trl.setups.preferences import dpo, kto, reward
 from seatrial.targets.trl.setups.rollouts import grpo, grpo_tools, rloo
@@ -49,6 +50,9 @@ SHORT: Mapping[str, Any] = {"max_length": 30}
 """Longer than every row, but those whose prompts alone fill it."""
 SHORT_TURNS: Mapping[str, Any] = {"loss_type": "dapo", "max_completion_length": 24}
 """In which some results of tools have no place, and some turns after them end early."""
+DIVISOR = replace(
+    SLICES, releases=lambda adapter: not code_has("/ self.args.steps_per_generation", adapter.trainer_class)
+)
 EQUAL: Fields = {"max_completion_length": 5, "truncates": False, "num_slices": 2}
 """Of completions of one length, over whose steps a divisor of the whole generation is that of each step."""
 EQUAL_SLICES: Mapping[str, Any] = {"max_completion_length": 5, "steps_per_generation": 4}
@@ -116,11 +120,6 @@ SAMPLED: Mapping[str, Setup] = {
         grpo_tools({**SHORT_TURNS, "mask_truncated_completions": True}, masks_truncated=True),
         max_completion_length=24,
     ),
-    "rows-grpo-equal": replace(grpo({"loss_type": "dapo", **EQUAL_SLICES}), **EQUAL),
-    "rows-grpo-equal-cispo": replace(
-        grpo({"loss_type": "cispo", "epsilon_high": 1.05, **EQUAL_SLICES}, loss="cispo", clip_high=1.05),
-        **EQUAL,
-    ),
     "rows-grpo-environments": grpo_tools(
         {"loss_type": "dapo"}, tools="environments", reward_weights=(1.0, 1.0)
     ),
@@ -137,6 +136,14 @@ def _of(setup: Setup, fields: Fields) -> Setup:
 
 
 OWN_SCALARS = {METRIC: Scalar(quantity="first reward")}
+OF_ONE_LENGTH: Mapping[str, Setup] = {
+    "rows-grpo-equal": replace(grpo({"loss_type": "dapo", **EQUAL_SLICES}), **EQUAL),
+    "rows-grpo-equal-cispo": replace(
+        grpo({"loss_type": "cispo", "epsilon_high": 1.05, **EQUAL_SLICES}, loss="cispo", clip_high=1.05),
+        **EQUAL,
+    ),
+}
+"""GRPO over several steps of one generation, whose completions have one length."""
 OF_ASSISTANTS: Mapping[str, Setup] = {
     "answers": sft(ASSISTANT, **MARKED),
     "truncated": sft(
@@ -166,6 +173,7 @@ ROWS: Mapping[str, Setup] = {
             "kto": kto(SHORT, objective={"max_length": 30}),
         }.items()
     },
+    **{name: _of(setup, {"known_failures": (DIVISOR,)}) for name, setup in OF_ONE_LENGTH.items()},
     **{f"rows-sft-assistant-{name}": _of(setup, {}) for name, setup in OF_ASSISTANTS.items()},
     "rows-grpo-adaptive": _of(
         replace(
