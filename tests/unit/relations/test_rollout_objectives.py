@@ -10,10 +10,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from seatrial.relations.contracts.trainers import Rollout, RolloutSpec, TrainerRecord, TrainerSpec
+from seatrial.relations.contracts.trainers import (
+    EntropyControl,
+    LoggedRow,
+    Rollout,
+    RolloutSpec,
+    TrainerPlan,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerStep,
+)
 from seatrial.relations.laws.run.updates import SGD
+from seatrial.relations.laws.trainer.logged import tables_hold_the_rollouts
 from seatrial.relations.oracles.schedules import scheduled_rate
-from seatrial.relations.oracles.trainers import advantages, step_loss
+from seatrial.relations.oracles.trainers import advantages, controlled_coefficient, step_loss
+from seatrial.relations.records.run import UpdateRecord
 from seatrial.targets.common.zoo import balance_loss
 
 V = 5
@@ -129,6 +140,54 @@ def test_tokens_of_low_entropy_have_no_policy_term() -> None:
     right = math.fsum(clipped(*one) for one in kept) / COUNT
     assert len(kept) < COUNT
     assert loss_of(top_entropy=0.3, **ONE) == pytest.approx(right, abs=1e-12)
+
+
+def with_steps(number: int, rows: Sequence[LoggedRow] = ()) -> TrainerRecord:
+    """Return a record of so many steps on all rows, each of which leaves the new weights."""
+    update = UpdateRecord(
+        row_indices=(),
+        micro_batches=None,
+        gradients={},
+        grad_norm=0.0,
+        learning_rate=0.0,
+        weights_after={"table": NEW},
+    )
+    steps = [TrainerStep(step=step, micro_batches=(ROWS,), update=update) for step in range(1, number + 1)]
+    return replace(record(), steps=tuple(steps), logged_rows=tuple(rows))
+
+
+def test_the_coefficient_of_the_entropy_follows_that_of_the_steps_before() -> None:
+    """It changes by a fixed amount, within limits, and is 0 after a step of high entropy and in the first."""
+    spec = RolloutSpec(entropy_coefficient=0.5)
+    for target, due in ((100.0, (0.0, 0.8, 1.0)), (0.0, (0.0, 0.0, 0.0))):
+        control = EntropyControl(target=target, delta=0.3)
+        for step, right in enumerate(due, start=1):
+            found = controlled_coefficient(Bigram(), with_steps(step), spec, control, step)
+            assert found == pytest.approx(right)
+
+
+def test_a_table_of_completions_with_other_rows_or_values_is_seen() -> None:
+    """Each rollout is there once, with its own rewards and its advantage."""
+    right = [LoggedRow(step=1, rollout=row, rewards=row.rewards, advantage=advantage(row)) for row in ROWS]
+    swapped = [replace(right[0], rewards=ROWS[1].rewards), *right[1:]]
+    wrong: Sequence[Sequence[LoggedRow]] = (
+        [],
+        right[1:],
+        swapped,
+        [replace(right[0], advantage=-right[0].advantage), *right[1:]],
+        [replace(right[0], rollout=None), *right[1:]],
+    )
+
+    class Logging(Bigram):
+        rows: Sequence[LoggedRow] = right
+
+        def trainer_run(self, plan: TrainerPlan) -> TrainerRecord:
+            return with_steps(1, self.rows)
+
+    stack = Logging(**ONE)
+    assert tables_hold_the_rollouts(stack, TrainerPlan()).error == 0
+    for stack.rows in wrong:
+        assert tables_hold_the_rollouts(stack, TrainerPlan()).error > 0
 
 
 def test_rows_far_from_their_sampler_are_left_out_if_their_advantage_is_negative() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.tiny import tiny_tokenizer
-from seatrial.targets.trl.made_rows import BEGIN, MARKERS, MadeRows
+from seatrial.targets.trl.made_rows import MARKERS, MadeRows
+from seatrial.targets.trl.made_templates import BEGIN
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.rows import ROWS
 from seatrial.targets.trl.tools import Turn

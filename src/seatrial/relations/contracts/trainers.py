@@ -65,7 +65,6 @@ class Rollout:
     """Place among the completions of its prompt in the batch."""
     from_tools: tuple[bool, ...] = ()
     """Whether each of `ids` is a tool's, and not sampled: such tokens have no loss; empty where all are sampled."""
-
     calls: tuple[bool, ...] = ()
     """Of tools, in their order: whether each returned a result, and did not fail."""
 
@@ -112,6 +111,16 @@ class TrainerStep:
     def rows(self) -> tuple[TrainerRow, ...]:
         """All rows in their order."""
         return tuple(row for part in self.micro_batches for row in part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedRow:
+    """A row of the tables of completions that a trainer writes."""
+
+    step: int
+    rollout: Rollout | None  # None if no rollout of the step has its prompt and text
+    rewards: tuple[float | None, ...]
+    advantage: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +202,7 @@ class TrainerRecord(Record):
     split: tuple[Example, ...] = ()
     """The training split in its own order; of a trainer that samples only the prompts are read."""
     held_out: tuple[Example, ...] = ()
+    logged_rows: tuple[LoggedRow, ...] = ()
     sampling: tuple[Mapping[str, Any], ...] = ()
     """Settings of each generation for training."""
     dropout: float = 0.0
@@ -205,6 +215,17 @@ class TrainerRecord(Record):
     """Raw gradients of the last step on every process, of a run on several."""
     served: tuple[ServedBatch, ...] = ()
     """Batches of training and evaluation, of a run in one process; empty where their form is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyControl:
+    """Each step adds `delta` to the entropy's coefficient, or takes it off where its mean entropy is above `target`;
+    after such a step, and in the first, the coefficient is 0 (arXiv 2505.22312)."""
+
+    target: float
+    delta: float
+    least: float = 0.0
+    most: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +278,7 @@ class RolloutSpec:
     """Whether the k3 of a token is multiplied by its ratio, with gradient (DeepSeek-V3.2)."""
     entropy_coefficient: float = 0.0
     """Of the mean entropy of the step's tokens, which is subtracted."""
+    entropy_control: EntropyControl | None = None
     temperature: float = 1.0
     masks_truncated: bool = False
     """Whether completions without an end token are left out of the loss."""
@@ -341,6 +363,7 @@ class TrainerSpec:
     """Whether the laws of several processes are meant for it."""
     initialises: str | None = None
     """Part of the names of tensors that the trainer makes, with random values of the run's seed."""
+    logs_rows: bool = False  # in tables of the completions of each step
     width_multiple: int = 1
     """What the lengths of padded rows are a multiple of."""
     reference_sync: ReferenceSync | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from seatrial.relations import oracles
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.contracts.trainers import (
+    EntropyControl,
     Rollout,
     RolloutSpec,
     TrainerRecord,
@@ -108,7 +109,11 @@ def _objective_loss(
     spec: TrainerSpec = stack.trainer_spec
     reference = reference_weights(spec, record, step - 1)
     if isinstance(spec.objective, RolloutSpec):
-        return _rollout_loss(stack, record, weights, reference, micro_batches, spec.objective)
+        objective = spec.objective
+        if objective.entropy_control is not None:
+            own = controlled_coefficient(stack, record, objective, objective.entropy_control, step)
+            objective = replace(objective, entropy_coefficient=own)
+        return _rollout_loss(stack, record, weights, reference, micro_batches, objective)
     rows = [row for part in micro_batches for row in part if isinstance(row, Example)]
     parts = [[row for row in part if isinstance(row, Example)] for part in micro_batches]
     if spec.objective.of_mates:
@@ -264,6 +269,22 @@ def _rollout_loss(
             if spec.entropy_coefficient:
                 entropy = entropy + entropies(tokens_TV).sum() / sum(counts)
     return total - spec.entropy_coefficient * entropy
+
+
+def controlled_coefficient(
+    stack: Any, record: TrainerRecord, spec: RolloutSpec, control: EntropyControl, step: int
+) -> float:
+    """Return the coefficient of the entropy that is effective in a step (counted from 1)."""
+    coefficient, entropy = spec.entropy_coefficient, math.inf
+    for earlier in record.steps[: step - 1]:
+        weights = doubled(record.weights_at(earlier.step - 1))
+        rows = [row for row in earlier.rows if isinstance(row, Rollout) and is_trained(spec, row)]
+        with torch.no_grad():
+            tokens = [completion_distribution(stack, weights, row, spec.temperature) for row in rows]
+        entropy = float(torch.cat([entropies(tokens_TV) for tokens_TV in tokens]).mean())
+        change = control.delta if entropy <= control.target else -control.delta
+        coefficient = min(max(coefficient + change, control.least), control.most)
+    return coefficient if entropy <= control.target else 0.0
 
 
 def entropies(logprobs_TV: Tensor) -> Tensor:

@@ -74,6 +74,9 @@ ZOO: Mapping[str, Trait] = {
             "mamba_d_state": 8, "mamba_n_groups": 1,
         },
     ),
+    "head with a bias": Trait(
+        family="Phi", options={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attention_dropout": 0.0}
+    ),
     "tied head": Trait(options={"tie_word_embeddings": True}),
     "experts": Trait(
         family="Qwen3Moe",
@@ -121,6 +124,9 @@ def zoo_model(name: str, tokenizer: Any, seed: int, *, scores: bool = False, **o
         config.num_labels = 1
     suffix = "ForSequenceClassification" if scores else trait.causal
     model = made_model(getattr(transformers, f"{trait.family}{suffix}"), config, seed)
+    head = model.get_output_embeddings()
+    if getattr(head, "bias", None) is not None:  # Transformers begins with zeros, which change no logit
+        head.bias.data.normal_(generator=torch.Generator().manual_seed(seed))
     return model.to(getattr(torch, trait.dtype))
 
 

@@ -45,7 +45,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         raise Gone(f"{what} takes no reward functions")
     if setup.samples and repeats_prompts(trainer_class):
         raise Gone(f"{what} counts prompts in place of completions")
-    own = "environment_factory" if setup.tools == "environment" else "tools"
+    own = "environment_factory" if setup.tools.startswith("environment") else "tools"
     if setup.tools and own not in signature(trainer_class).parameters:
         raise Gone(f"{what} takes no {own}")
     if setup.tools and int(release("transformers").split(".")[0]) < 5:
@@ -59,6 +59,8 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         (setup.margins, ("margin",), "margins of pairs"),
         (setup.second_end, ("eos_token_ids",), "second end token"),
         (setup.fused, ("LigerFusedLinear",), "loss of Liger"),
+        (setup.tools == "environments", ("_multi_environment",), "environments of several kinds"),
+        (setup.logs_rows, ('"log_extra"',), "columns that reward functions add to its tables"),
     ):
         if wanted and not any(code_has(word, trainer_class) for word in words):
             raise Gone(f"{what} has no {lacking}")

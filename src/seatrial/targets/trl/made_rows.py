@@ -19,6 +19,7 @@ import numpy as np
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.oracles.objectives import kept_tokens
 from seatrial.targets.trl import tools
+from seatrial.targets.trl.made_templates import BEGIN, BRACKETED, OPENED, OWN, PROBE, begin_texts
 from seatrial.targets.trl.scorer import Scorer
 from seatrial.targets.trl.setup import Setup
 
@@ -29,33 +30,9 @@ LONGEST_PROMPT, LONGEST_COMPLETION = 9, 11
 SHORTEST_SAMPLED = 4
 FAR_LONGER = 38
 """Letters of a long completion."""
-BRACKETED = (
-    "{% for message in messages %}{% if message['role'] == 'assistant' %}"
-    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
-    "{% else %}{{ '[' + message['content'] + ']' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt and shouts %}{{ '!' }}{% endif %}"
-)
-"""A template that a setup gives by an option, or whose variable `shouts` it sets."""
-OPENED = (
-    "{% for message in messages %}{% if message['role'] == 'assistant' %}"
-    "{{ ('!' if message['content'] | length % 2 else '') + message['content'] + '<|im_end|>' }}"
-    "{% else %}{{ '[' + message['content'] + ']' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '!' }}{% endif %}"
-)
-"""A template that opens answers of odd length alone with a mark, so that a prompt ends before it or after it."""
-OWN = (
-    "{% if tools %}{{ '(' + tools[0]['function']['name'] + ')' }}{% endif %}{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}{{ ('~' if shouts else '') + message['content'] + '<|im_end|>' }}"
-    "{% else %}{{ '[' + ('^' if shouts else '') + message['content'] + ']' }}{% endif %}{% endfor %}"
-)
-"""A template that writes the tools and the options that a row has of its own."""
-PROBE = {
-    "type": "function",
-    "function": {"name": "probe", "description": "", "parameters": {"type": "object"}},
-}
 EARLIER = (("user", "so"), ("assistant", "yes"))
 """Turns before the last one of the user."""
-BEGIN, SECOND_END = "<|im_start|>", "<eos>"
+SECOND_END = "<eos>"
 
 
 class MadeRows:
@@ -98,7 +75,7 @@ class MadeRows:
         templates = {"opened": OPENED, "own": OWN}
         tokenizer.chat_template = templates.get(self.setup.form, tokenizer.chat_template)
         if self.setup.begins:
-            _begin_texts(tokenizer)
+            begin_texts(tokenizer)
         if self.setup.tools:
             tools.prepare(tokenizer)
         return tokenizer
@@ -183,11 +160,15 @@ class MadeRows:
         if form == "opened":
             return f"[{text}]"
         if self.setup.tools:
-            return f"[{text}]<"
+            return f"[{text}{self._observation(number)}]<"
         turns = [*self._before(), ("user", text)]
         return "".join(f"<|im_start|>{role}\n{said}<|im_end|>" for role, said in turns) + (
             "<|im_start|>assistant\n"
         )
+
+    def _observation(self, number: int) -> str:
+        has_one = self.setup.tools == "environments" and tools.environment_of(number) == "counting"
+        return tools.observation(number) if has_one else ""
 
     def _before(self) -> list[tuple[str, str]]:
         """Return the turns before the user's last one: their role and text."""
@@ -206,6 +187,8 @@ class MadeRows:
 
     def _columns(self, number: int) -> dict[str, Any]:
         """Return columns of a row in addition to its texts."""
+        if self.setup.tools == "environments":
+            return {"place": number, "environment": tools.environment_of(number)}
         if self.setup.samples:
             return {"place": number}
         if self.setup.margins:
@@ -298,15 +281,22 @@ class MadeRows:
     ) -> tuple[tools.Turn, ...]:
         """Return the turns of a made completion that calls tools."""
         rng = np.random.default_rng([int(is_training), step, number, *prompt_ids])
-        return tools.script(rng, string.ascii_lowercase, number, self.setup.tools)
+        kind: str = self.setup.tools
+        if kind == "environments":
+            kind = tools.environment_of(self.number_of(prompt_ids))
+        return tools.script(rng, string.ascii_lowercase, number, kind)
 
     def ids_of(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text without special tokens of its own."""
         return self._ids(text)
 
+    def number_of(self, prompt_ids: Sequence[int]) -> int:
+        """Return the number of the example with this prompt."""
+        return next(self._numbers[token] for token in prompt_ids if token in self._numbers)
+
     def rewards_of(self, text: str, prompt_ids: Sequence[int]) -> tuple[float | None, ...]:
         """Return what each reward function gives the contents of a completion's messages."""
-        place = next(self._numbers[token] for token in prompt_ids if token in self._numbers)
+        place = self.number_of(prompt_ids)
         return tuple(self._reward(text, which, place) for which in range(self.setup.num_rewards))
 
     def rewards(self, ids: Sequence[int], prompt_ids: Sequence[int]) -> tuple[float | None, ...]:
@@ -333,8 +323,10 @@ class MadeRows:
         They are given prompts, completions, their ids and the columns of their rows. What does not belong to the same
         row makes a reward far too large.
         """
-        if self.setup.reward_model:
+        if self.setup.reward_model == "given":
             return [self.scorer.model]
+        if self.setup.reward_model:
+            return [self.scorer.folder(self.tokenizer())]
 
         def function(which: int) -> Callable[..., Any]:
             def reward(
@@ -383,13 +375,3 @@ def _margin(number: int) -> float:
 
 def _has_tools(number: int) -> bool:
     return number % 2 == 0
-
-
-def _begin_texts(tokenizer: Any) -> None:
-    """Make a tokenizer begin each text with a token, as those of many models do."""
-    from tokenizers.processors import TemplateProcessing
-
-    tokenizer.bos_token = BEGIN
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"{BEGIN} $A", special_tokens=[(BEGIN, int(tokenizer.bos_token_id))]
-    )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from seatrial.targets.common.tiny import tiny_scorer
+from seatrial.targets.common.trainers import temporary_folder
 
 
 class Scorer:
@@ -18,6 +22,13 @@ class Scorer:
         self.model = tiny_scorer(3)
         self.model.config._name_or_path = "reward0"
         self._own = copy.deepcopy(self.model).eval()
+
+    def folder(self, tokenizer: Any) -> str:
+        """Return a folder with the model and this tokenizer, which ends with the model's name in the log."""
+        folder = Path(tempfile.mkdtemp(dir=temporary_folder())) / "reward0"
+        self.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return str(folder)
 
     def score(self, ids: Sequence[int]) -> float:
         """Return the score of a sequence alone, without padding."""

@@ -36,9 +36,9 @@ class Setup:
     enumerated: Sequence[str] = ()
     """Options that are given as members of the enumeration that their default is one of."""
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
-    reference: Literal["given", "loaded", "base", "teacher"] | None = None
+    reference: Literal["given", "loaded", "base", "adapted", "teacher"] | None = None
     """Given as `ref_model`; loaded by the trainer from the model's folder, or copied; the model without its adapters;
-    given as `teacher_model`."""
+    with the adapters that it is given with; given as `teacher_model`."""
     reference_sync: ReferenceSync | None = None
     lora: Literal["made", "given", "virtual tokens"] | None = None
     """Adapters that the trainer makes by its `peft_config`, or that the given model has; or virtual tokens of a prompt
@@ -69,21 +69,25 @@ class Setup:
     num_rewards: int = 1
     awaits_rewards: bool = False
     """Whether the first reward function is a coroutine function."""
-    reward_model: bool = False
-    """Whether a model scores completions, in place of a function; it is read with the tokenizer of the policy."""
+    reward_model: Literal["", "given", "loaded"] = ""
+    """Whether a model scores completions, in place of a function: given with the tokenizer of the policy, or as the
+    folder of both."""
+    logs_rows: bool = False
+    """Whether the trainer writes tables of completions, to which the first reward function adds a column."""
     unscored: bool = False
     """Whether the first reward function scores some completions None."""
-    tools: Literal["", "in turn", "mixed", "limited", "environment"] = ""
+    tools: Literal["", "in turn", "mixed", "limited", "environment", "environments"] = ""
     """Whether completions call tools: over several turns, awaited ones before others, in more turns than allowed, or
-    those of an environment of each rollout."""
+    those of an environment of each rollout, of one kind or of the kind that its row names."""
     trait: str = ""
     """Of the model; see `common.zoo`."""
     model_options: Mapping[str, Any] = field(default_factory=dict)
     """Of the model's configuration, in addition to those of its trait."""
     end: str = "<|im_end|>"
     """Token that ends a text."""
-    second_end: bool = False
-    """Whether the model's generation settings name a second end token, which ends every other sampled completion."""
+    second_end: Literal["", "in a list", "alone"] = ""
+    """Whether the model's generation settings name a second end token, which ends every other sampled completion: next
+    to that of the tokenizer, or in its place."""
     spreads: bool = False
     """Whether it runs in two processes too, which takes ten seconds."""
     updates_only: bool = False

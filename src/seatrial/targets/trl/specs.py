@@ -65,6 +65,7 @@ def spec_for(setup: Setup, defaults: Mapping[str, Any]) -> TrainerSpec:
         balance_weight=_balance_weight(setup, defaults),
         runs="updates" if setup.updates_only else "all",
         spreads=setup.spreads,
+        logs_rows=setup.logs_rows,
     )
 
 

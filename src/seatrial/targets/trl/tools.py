@@ -82,9 +82,10 @@ class Environment:
         """Start with a number that no result should show."""
         self._number = 90
 
-    def reset(self, **_: Any) -> None:
-        """Begin a new rollout."""
+    def reset(self, **_: Any) -> str | None:
+        """Begin a new rollout, and add nothing to the prompt."""
         self._number = 0
+        return None
 
     def shout(self, text: str) -> str:
         """
@@ -100,6 +101,51 @@ class Environment:
         return f"{text.upper()}{self._number}"
 
 
+class Counting(Environment):
+    """An environment that adds to the prompt, numbers calls in small letters, and rewards them."""
+
+    def reset(self, **row: Any) -> str:
+        """Begin a new rollout, and return what is added to the prompt."""
+        self._number = 0
+        return observation(row["place"])
+
+    def shout(self, text: str) -> str:
+        """
+        Write a text in small letters, with the number of the call.
+
+        Args:
+            text: The text.
+
+        Returns:
+            The text in small letters, and the number.
+        """
+        self._number += 1
+        return f"{text.lower()}{self._number}"
+
+    def get_reward(self) -> float:
+        """Return the reward of the calls of the rollout."""
+        return reward_of_calls(self._number)
+
+
+ENVIRONMENTS: Mapping[str, type[Environment]] = {"loud": Environment, "counting": Counting}
+"""By the word in the column `environment`."""
+
+
+def environment_of(number: int) -> str:
+    """Return the kind of environment of an example."""
+    return "counting" if number % 3 else "loud"
+
+
+def observation(number: int) -> str:
+    """Return what the counting environment adds to the prompt of an example."""
+    return "o" * (number % 4)
+
+
+def reward_of_calls(number: int) -> float:
+    """Return what the counting environment rewards this number of calls with."""
+    return number / 4 - 0.3
+
+
 class Turn(NamedTuple):
     """What the model says in a turn, and what it calls."""
 
@@ -107,6 +153,8 @@ class Turn(NamedTuple):
     calls: tuple[tuple[str, str], ...] = ()
     number: int | None = None
     """Of the first call, where an environment numbers them."""
+    is_small: bool = False
+    """Whether the environment answers in small letters."""
 
     @property
     def text(self) -> str:
@@ -117,7 +165,10 @@ class Turn(NamedTuple):
     def results(self) -> list[str]:
         """What each call returns; the error of one that raises."""
         if self.number is not None:
-            return [f"{text.upper()}{self.number + place}" for place, (_, text) in enumerate(self.calls)]
+            return [
+                f"{text if self.is_small else text.upper()}{self.number + place}"
+                for place, (_, text) in enumerate(self.calls)
+            ]
         return [_result(name, text) for name, text in self.calls]
 
     @property
@@ -152,16 +203,17 @@ ENVIRONMENT: Sequence[Sequence[Sequence[str]]] = (
 
 
 def script(rng: Any, letters: Sequence[str], number: int, kind: str) -> tuple[Turn, ...]:
-    """Return the turns of a completion, for a kind of `Setup.tools`."""
-    plans = {"mixed": MIXED, "environment": ENVIRONMENT}.get(kind, PLANS)
+    """Return the turns of a completion, for a kind of `Setup.tools` or of environment."""
+    is_numbered, is_small = kind in (*ENVIRONMENTS, "environment"), kind == "counting"
+    plans = ENVIRONMENT if is_numbered else MIXED if kind == "mixed" else PLANS
 
     def word(shortest: int, longest: int) -> str:
         return "".join(map(str, rng.choice(list(letters), size=int(rng.integers(shortest, longest + 1)))))
 
     turns: list[Turn] = []
     for calls in plans[number % len(plans)]:
-        first = 1 + sum(len(turn.calls) for turn in turns) if kind == "environment" else None
-        turns.append(Turn(word(2, 5), tuple((name, word(2, 4)) for name in calls), first))
+        first = 1 + sum(len(turn.calls) for turn in turns) if is_numbered else None
+        turns.append(Turn(word(2, 5), tuple((name, word(2, 4)) for name in calls), first, is_small))
     return tuple(turns)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seatrial.targets.trl.made_rows import MadeRows
-from seatrial.targets.trl.tools import Turn, parsed, spoken
+from seatrial.targets.trl.tools import Turn, environment_of, parsed, reward_of_calls, spoken
 
 
 @dataclass
@@ -79,7 +79,11 @@ class Turns:
     def _close(self, one: OpenRollout) -> None:
         """Give a rollout the rewards of its messages, and keep it while it has more turns."""
         said = spoken(one.turns[: one.num_served], one.num_served - 1)
-        one.rollout["rewards"] = self.rows.rewards_of(said, one.rollout["prompt_ids"])
+        prompt_ids = one.rollout["prompt_ids"]
+        one.rollout["rewards"] = self.rows.rewards_of(said, prompt_ids)
+        if self.rows.setup.tools == "environments":
+            counts = environment_of(self.rows.number_of(prompt_ids)) == "counting"
+            one.rollout["rewards"] += (reward_of_calls(len(one.rollout["calls"])) if counts else None,)
         if one.num_served < len(one.turns):
             self.open.append(one)
 

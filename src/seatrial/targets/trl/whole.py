@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.trainers import (
+    LoggedRow,
     Rollout,
     ServedBatch,
     TrainerEvaluation,
@@ -34,7 +35,7 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import freeze_imports, resuming
-from seatrial.targets.common.zoo import balance_loss, zoo_model
+from seatrial.targets.common.zoo import ZOO, balance_loss, zoo_model
 from seatrial.targets.trl.fitting import fitted_setup
 from seatrial.targets.trl.former import OF_TRANSFORMERS
 from seatrial.targets.trl.made_rows import MadeRows
@@ -45,7 +46,8 @@ from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shar
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.listed import SETUPS
 from seatrial.targets.trl.specs import spec_for
-from seatrial.targets.trl.tools import ASYNC_TOOLS, Environment, tools
+from seatrial.targets.trl.tables import logged_rows, logging
+from seatrial.targets.trl.tools import ASYNC_TOOLS, ENVIRONMENTS, Environment, tools
 from seatrial.targets.trl.watch import Watch
 
 VIRTUAL = "prompt_encoder.default.embedding.weight"
@@ -141,7 +143,10 @@ class Whole(KnowsFailures, TinyCausalModel):
         options = {"scores": setup.scores, **setup.model_options, **options}
         model = zoo_model(setup.trait, self.tokenizer, seed, **options)
         if setup.second_end:
-            model.generation_config.eos_token_id = [self.eos_id, self.rows.second_end_id]
+            second = self.rows.second_end_id
+            model.generation_config.eos_token_id = (
+                second if setup.second_end == "alone" else [self.eos_id, second]
+            )
         return model
 
     def observed_run(self, plan: TrainerPlan) -> dict[str, Any]:
@@ -166,6 +171,8 @@ class Whole(KnowsFailures, TinyCausalModel):
         with resuming(), torch.compiler.set_stance("force_eager" if self.setup.fused else "default"):
             trainer.train(resume_from_checkpoint=checkpoint)
         watch.finish()
+        if self.setup.logs_rows:
+            watch.observed["tables"] = logged_rows(folder, self.rows, watch.observed["rollouts"])
 
     def _trainer(self, plan: TrainerPlan, folder: str, watch: Watch) -> Any:
         import transformers
@@ -173,24 +180,31 @@ class Whole(KnowsFailures, TinyCausalModel):
         setup = self.setup
         model, more = self._model(), dict[str, Any]()
         if setup.reference == "given":
-            more["ref_model"] = self._made_model(1)
+            # In evaluation mode, as `from_pretrained` returns it, with the dropout of its trait.
+            own = {
+                name: ZOO[setup.trait].options[name] for name in setup.model_options if name == "resid_pdrop"
+            }
+            more["ref_model"] = self._made_model(1, **own).eval()
         if setup.reference == "teacher":
             more["teacher_model"] = self._made_model(1)
         if setup.lora in ("made", "virtual tokens"):
-            more["peft_config"] = _adapter_config(setup.lora)
+            more["peft_config"] = _adapter_config(setup)
         elif setup.lora == "given":
             from peft import get_peft_model
 
             torch.manual_seed(0)
-            model = get_peft_model(model, _adapter_config(setup.lora))
+            model = get_peft_model(model, _adapter_config(setup))
         if setup.formats:
             more["formatting_func"] = lambda row: row["asked"] + row["said"]
         if setup.samples:
-            more["reward_funcs"] = self.rows.reward_functions()
-        if setup.reward_model:
+            first, *others = self.rows.reward_functions()
+            more["reward_funcs"] = [logging(first) if setup.logs_rows else first, *others]
+        if setup.reward_model == "given":
             more["reward_processing_classes"] = [self.rows.tokenizer()]
         if setup.tools == "environment":
             more["environment_factory"] = Environment
+        elif setup.tools == "environments":
+            more["environment_factory"] = ENVIRONMENTS
         elif setup.tools:
             are_awaited = any(ASYNC_TOOLS in source for source in sources([self.trainer_class]))
             if setup.tools == "mixed" and not are_awaited:
@@ -305,6 +319,15 @@ class Whole(KnowsFailures, TinyCausalModel):
             was_training=all(rank["was_training"] for rank in ranks),
             split=tuple(self.rows.examples[: plan.num_examples]),
             held_out=tuple(self.rows.held_out),
+            logged_rows=tuple(
+                LoggedRow(
+                    step=one["step"],
+                    rollout=None if one["rollout"] is None else rollouts[0][one["rollout"]],
+                    rewards=tuple(one["rewards"]),
+                    advantage=one["advantage"],
+                )
+                for one in first.get("tables", ())
+            ),
             sampling=tuple(one for rank in ranks for one in rank["sampling"]),
             dropout=max(rank["dropout"] for rank in ranks),
             flattened=any(rank["flattened"] for rank in ranks),
@@ -325,7 +348,8 @@ class Whole(KnowsFailures, TinyCausalModel):
             return None
         if self.setup.reference in ("given", "teacher"):
             return {name: value.detach() for name, value in self._made_model(1).named_parameters()}
-        return {name: value for name, value in initial.items() if ".lora_" not in name}
+        left_out = ".ref." if self.setup.reference == "adapted" else ".lora_"
+        return {name: value for name, value in initial.items() if left_out not in name}
 
 
 def _adapter_of(name: str, setup: Setup) -> type[Whole]:
@@ -367,9 +391,10 @@ def _merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return merged
 
 
-def _adapter_config(kind: str) -> Any:
+def _adapter_config(setup: Setup) -> Any:
+    """Return PEFT's configuration of a setup's adapters, whose dropout is that of the model's trait."""
     from peft import LoraConfig, PromptTuningConfig
 
-    if kind == "virtual tokens":
+    if setup.lora == "virtual tokens":
         return PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    return LoraConfig(task_type="CAUSAL_LM", **LORA)
+    return LoraConfig(task_type="CAUSAL_LM", lora_dropout=ZOO[setup.trait].dropout, **LORA)

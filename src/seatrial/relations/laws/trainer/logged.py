@@ -7,7 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from seatrial.relations.contracts.trainers import Scalar, TrainerPlan, TrainerRecord, TrainerStep
+from seatrial.relations.contracts.trainers import (
+    LoggedRow,
+    Scalar,
+    TrainerPlan,
+    TrainerRecord,
+    TrainerStep,
+)
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.trainer.updates import (
     MICRO_BATCHED,
@@ -19,7 +25,7 @@ from seatrial.relations.laws.trainer.updates import (
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.runs import norm_of
 from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
-from seatrial.relations.oracles.trainers import step_oracle
+from seatrial.relations.oracles.trainers import advantages, step_oracle
 from seatrial.relations.runs import trainer_run
 from seatrial.relations.worst import relative_error
 
@@ -92,6 +98,41 @@ def scalars_equal_definitions(stack: Any, case: TrainerPlan) -> Measure:
 def means_are_not_of_means(stack: Any, case: TrainerPlan) -> Measure:
     """Compare each mean of each step with that over all its tokens or rows, in one pool."""
     return _scalars_error(stack, trainer_run(stack, case), (scalar,), hows=("mean",))
+
+
+@LOGGED.law(
+    "tables of completions",
+    "rows of another step, an order that is not that of the rewards, a column of other rows",
+    excluded=lambda stack: None if stack.trainer_spec.logs_rows else "trainer_spec.logs_rows=False",
+)
+def tables_hold_the_rollouts(stack: Any, case: TrainerPlan) -> Measure:
+    """Check that the table of each step has each of its rollouts once, with its rewards and its advantage."""
+    record = trainer_run(stack, case)
+    wrong = []
+    for step in record.steps:
+        due = [row for row in record.rollouts if row.weight_version == step.step - 1]
+        rows = [row for row in record.logged_rows if row.step == step.step]
+        found = [row.rollout for row in rows if row.rollout is not None]
+        if len(rows) != len(due) or set(found) != set(due):
+            wrong.append(f"step {step.step}: {len(found)} of {len(rows)} rows are of its {len(due)} rollouts")
+        estimated = {
+            one: value
+            for batch in {row.batch for row in due}
+            for one, value in advantages(stack, record, batch).items()
+        }
+        for row in rows:
+            if row.rollout is not None and not _is_as_computed(row, estimated[row.rollout]):
+                wrong.append(f"step {step.step}: {row.rewards} and {row.advantage:.6g} of {row.rollout}")
+    return Measure.count(wrong if record.logged_rows else ["no table"], "rows of tables")
+
+
+def _is_as_computed(row: LoggedRow, advantage: float) -> bool:
+    assert row.rollout is not None
+    pairs = [*zip(row.rewards, row.rollout.rewards, strict=True), (row.advantage, advantage)]
+    return all(
+        one is other if one is None or other is None else relative_error(one, other, 1e-1) <= BOUND
+        for one, other in pairs
+    )
 
 
 @LOGGED.law("scalars are logged", "a name that is no longer logged", excluded=_needs_scalars)

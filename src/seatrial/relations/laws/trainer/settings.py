@@ -130,7 +130,7 @@ def generation_is_as_configured(stack: Any, case: TrainerPlan) -> Measure:
 @SETTINGS.law(
     "dropout",
     "dropout that is switched off in some modules alone, or in all of them",
-    excluded=_unless(lambda spec: spec.dropout is not None, "dropout is not declared"),
+    excluded=lambda stack: None if stack.trainer_spec.dropout is not None else "dropout is not declared",
 )
 def dropout_is_as_configured(stack: Any, case: TrainerPlan) -> Measure:
     """Compare the largest probability of dropout in training with the configured one."""

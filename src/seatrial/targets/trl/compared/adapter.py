@@ -41,7 +41,9 @@ FORMS = (
     "a stream",
 )
 """Variations of arguments, in addition to those of options."""
-MAY_BE_REFUSED = ("the model as a folder", "no tokenizer", "a stream", "turns")
+BFLOAT16, LOADED_BFLOAT16 = "a model in bfloat16", "a model that is loaded in bfloat16"
+"""Which are the same, as a trainer's reference has the precision of its policy."""
+MAY_BE_REFUSED = ("the model as a folder", "no tokenizer", "a stream", "turns", BFLOAT16, LOADED_BFLOAT16)
 """Forms that a trainer may refuse with an error of any kind: it does so aloud."""
 TURNS = ("prompts", "pairs", "triples", "labels", "completions")
 """Kinds of rows that may be conversations."""
@@ -117,7 +119,8 @@ class Compared(KnowsFailures, TinyCausalModel):
         names = list(self._variations)
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
-        given = {**dict.fromkeys([*names[: len(neutral)], *FORMS, *rewards], ""), **turns}
+        halves = {LOADED_BFLOAT16: BFLOAT16} if self._loads_bfloat16 else {}
+        given = {**dict.fromkeys([*names[: len(neutral)], *FORMS, *rewards], ""), **turns, **halves}
         self.compare_spec = CompareSpec(
             neutral={name: other for name, other in given.items() if name not in self.kind.leaves_out},
             effective=names[len(neutral) :],
@@ -146,6 +149,11 @@ class Compared(KnowsFailures, TinyCausalModel):
     def _has_turns(self) -> bool:
         """Whether conversations are their texts: releases before 1.0 add another end token to one of both."""
         return self.kind.rows in TURNS and Version(release("trl")) >= Version("1.0")
+
+    @property
+    def _loads_bfloat16(self) -> bool:
+        """Whether the release loads models with options, which Transformers before 4.56 has under another name."""
+        return "model_init_kwargs" in self._known and Version(release("transformers")) >= Version("4.56")
 
     @property
     def _means(self) -> Literal["rows", "tokens", "batch"]:
@@ -214,6 +222,10 @@ class Compared(KnowsFailures, TinyCausalModel):
         }
         if plan.variation == REWARDS[1]:
             wanted["reward_weights"] = [0.5, 0.5]
+        if plan.variation in (BFLOAT16, LOADED_BFLOAT16) and self._known.get("beta"):
+            wanted["beta"] = 0.2  # so that a trainer without a reference by default has one
+        if plan.variation == LOADED_BFLOAT16:
+            wanted["model_init_kwargs"] = {"dtype": "bfloat16"}
         given = {name: value for name, value in wanted.items() if name in self._known}
         return self.config_class(output_dir=shared_folder(), **given)
 
@@ -269,9 +281,14 @@ class Compared(KnowsFailures, TinyCausalModel):
 
     def _model(self, plan: ComparedPlan) -> Any:
         """Return the model, or its folder, from which some trainers load their reference."""
+        import transformers
+
         folder = _folder(self._scores)
-        if plan.variation in ("the model as a folder", "no tokenizer"):
+        if plan.variation in ("the model as a folder", "no tokenizer", LOADED_BFLOAT16):
             return folder
+        if plan.variation == BFLOAT16:
+            model_class = "Qwen2ForSequenceClassification" if self._scores else "Qwen2ForCausalLM"
+            return getattr(transformers, model_class).from_pretrained(folder, dtype="bfloat16")
         model = tiny_scorer(0) if self._scores else tiny_model(self.tokenizer, 0)
         model.config._name_or_path = folder
         return model

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.setups.models import MODELS
 from seatrial.targets.trl.setups.options import OPTIONS
 from seatrial.targets.trl.setups.paired import PAIRED
 from seatrial.targets.trl.setups.preferences import PREFERENCES
@@ -39,5 +40,6 @@ SETUPS: Mapping[str, Setup] = {
         **TRAITS,
         **ROWS,
         **PAIRED,
+        **MODELS,
     }.items()
 }

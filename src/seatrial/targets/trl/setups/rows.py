@@ -12,13 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.relations.cases.examples import ObjectiveSpec
+from seatrial.relations.contracts.trainers import EntropyControl, Scalar
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.former import FIRST_LABELS
-from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.named import code_has
+from seatrial.targets.trl.setup import ENTROPY, SLICES, Setup
 from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
 from seatrial.targets.trl.setups.preferences import dpo, kto, reward
 from seatrial.targets.trl.setups.rollouts import grpo, grpo_tools, rloo
 from seatrial.targets.trl.setups.supervised import ALL, sft
+from seatrial.targets.trl.tables import METRIC
 
 Fields = Mapping[str, Any]
 LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
@@ -45,6 +48,21 @@ UNANSWERED = KnownFailure(
 ).of("R15.whole/rows have a target")
 SHORT: Mapping[str, Any] = {"max_length": 30}
 """Longer than every row, but those whose prompts alone fill it."""
+SHORT_TURNS: Mapping[str, Any] = {"loss_type": "dapo", "max_completion_length": 24}
+"""In which some results of tools have no place, and some turns after them end early."""
+DIVISOR = replace(
+    SLICES, releases=lambda adapter: not code_has("/ self.args.steps_per_generation", adapter.trainer_class)
+)
+EQUAL: Fields = {"max_completion_length": 5, "truncates": False, "num_slices": 2}
+"""Of completions of one length, over whose steps a divisor of the whole generation is that of each step."""
+EQUAL_SLICES: Mapping[str, Any] = {"max_completion_length": 5, "steps_per_generation": 4}
+ADAPTIVE: Mapping[str, Any] = {
+    "use_adaptive_entropy": True,
+    "entropy_target": 100.0,
+    "entropy_coef_delta": 0.3,
+}
+"""An entropy bonus that grows from the second step on, up to the largest coefficient."""
+ASSISTANT: Mapping[str, Any] = {"assistant_only_loss": True}
 CHECKPOINTS: Mapping[str, Any] = {"gradient_checkpointing": True}
 TRAINERS: Mapping[str, Callable[[], Setup]] = {
     "sft": lambda: sft({}),
@@ -88,10 +106,23 @@ SAMPLED: Mapping[str, Setup] = {
         awaits_rewards=True,
     ),
     "rows-grpo-begun": grpo({"loss_type": "dapo"}, begins=True),
-    "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": True}),
-    "rows-rloo-ends": rloo({}, second_end=True, begins=True),
-    "rows-grpo-scored": grpo({"loss_type": "dapo"}, reward_model=True),
-    "rows-rloo-scored": rloo({}, reward_model=True, form="turns with system"),
+    "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": "in a list"}),
+    "rows-rloo-ends": rloo({}, second_end="alone", begins=True),
+    "rows-grpo-scored": grpo({"loss_type": "dapo"}, reward_model="given"),
+    "rows-rloo-scored": rloo({}, reward_model="given", form="turns with system"),
+    "rows-grpo-scored-loaded": grpo({"loss_type": "dapo"}, reward_model="loaded", form="turns"),
+    "rows-rloo-scored-loaded": rloo({}, reward_model="loaded"),
+    "rows-rloo-awaited": rloo(
+        {"reward_weights": [0.5, 2.0]}, reward_weights=(0.5, 2.0), num_rewards=2, awaits_rewards=True
+    ),
+    "rows-grpo-tools-short": replace(grpo_tools(SHORT_TURNS), max_completion_length=24),
+    "rows-grpo-tools-masked": replace(
+        grpo_tools({**SHORT_TURNS, "mask_truncated_completions": True}, masks_truncated=True),
+        max_completion_length=24,
+    ),
+    "rows-grpo-environments": grpo_tools(
+        {"loss_type": "dapo"}, tools="environments", reward_weights=(1.0, 1.0)
+    ),
     "rows-grpo-uncalled": grpo_tools(
         {"loss_type": "dapo", "max_tool_calling_iterations": 0}, tools="limited"
     ),
@@ -104,6 +135,28 @@ def _of(setup: Setup, fields: Fields) -> Setup:
     return replace(setup, **given)
 
 
+OWN_SCALARS = {METRIC: Scalar(quantity="first reward")}
+OF_ONE_LENGTH: Mapping[str, Setup] = {
+    "rows-grpo-equal": replace(grpo({"loss_type": "dapo", **EQUAL_SLICES}), **EQUAL),
+    "rows-grpo-equal-cispo": replace(
+        grpo({"loss_type": "cispo", "epsilon_high": 1.05, **EQUAL_SLICES}, loss="cispo", clip_high=1.05),
+        **EQUAL,
+    ),
+}
+"""GRPO over several steps of one generation, whose completions have one length."""
+OF_ASSISTANTS: Mapping[str, Setup] = {
+    "answers": sft(ASSISTANT, **MARKED),
+    "truncated": sft(
+        {**ASSISTANT, "max_length": 14},
+        data="messages",
+        objective=ObjectiveSpec(kind="sft", max_length=14),
+        is_long=True,
+        **MARKED,
+    ),
+    "packing": sft({**ASSISTANT, "packing": True, "max_length": 40}, data="messages", **MARKED),
+    "flat": sft({**ASSISTANT, "padding_free": True, "max_length": None}, data="messages", **MARKED),
+}
+"""SFT on what the assistant generates alone, where rows are cut, packed, or have prompts of their own."""
 ROWS: Mapping[str, Setup] = {
     **{
         f"rows-{name}-{feature}": _of(TRAINERS[name](), fields)
@@ -120,5 +173,28 @@ ROWS: Mapping[str, Setup] = {
             "kto": kto(SHORT, objective={"max_length": 30}),
         }.items()
     },
+    **{name: _of(setup, {"known_failures": (DIVISOR,)}) for name, setup in OF_ONE_LENGTH.items()},
+    **{f"rows-sft-assistant-{name}": _of(setup, {}) for name, setup in OF_ASSISTANTS.items()},
+    "rows-grpo-adaptive": _of(
+        replace(
+            grpo(
+                {"loss_type": "dapo", "max_completion_length": 5, "entropy_coef": 0.5, **ADAPTIVE},
+                entropy_coefficient=0.5,
+                entropy_control=EntropyControl(target=100.0, delta=0.3, most=1.0),
+            ),
+            **{**EQUAL, "num_slices": 1},
+        ),
+        {"updates_only": False, "scalars": ENTROPY},
+    ),
+    "rows-grpo-logged": _of(
+        grpo(
+            {"loss_type": "dapo", "log_completions": True, "reward_weights": [0.5, 2.0]},
+            reward_weights=(0.5, 2.0),
+            num_rewards=2,
+            unscored=True,
+            logs_rows=True,
+        ),
+        {"scalars": OWN_SCALARS},
+    ),
     **{name: _of(setup, {}) for name, setup in {**SAMPLED, **CHECKPOINTED}.items()},
 }

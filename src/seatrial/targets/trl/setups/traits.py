@@ -26,7 +26,7 @@ OTHERS: Mapping[str, Callable[[str], Setup]] = {
     "reward": lambda trait: reward({}, trait=trait, thorough=True),
 }
 """That are run on the traits of `OF_OTHERS`; they share most of their code with the former."""
-OF_OTHERS = ("learned positions", "head with layers")
+OF_OTHERS = ("learned positions", "head with layers", "head with a bias")
 GRADIENTS = ("R12.whole/gradient, two micro-batches a step", "R12.whole/gradient, one micro-batch a step")
 SCALARS = (
     "R22.whole/scalars, two micro-batches a step",
