@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import tempfile
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from inspect import Parameter
 from typing import Any, Literal
@@ -15,20 +15,29 @@ from typing import Any, Literal
 import torch
 from packaging.version import Version
 
-from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, CompareSpec
+from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, CompareSpec, DefinedStep
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.known import KnowsFailures
-from seatrial.targets.common.made_generation import ROLE, made_generation
+from seatrial.targets.common.made_generation import ROLE, made_completion, made_generation
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
-from seatrial.targets.trl.compared.rows import NUM_ROWS, as_texts, made_rows, rewards_of, with_turns
+from seatrial.targets.trl.compared.definitions.setting import Setting
+from seatrial.targets.trl.compared.rows import (
+    NUM_ROWS,
+    as_texts,
+    graded,
+    graded_in_part,
+    made_rows,
+    rewards_of,
+    with_turns,
+)
 from seatrial.targets.trl.compared.running import NAMED, Run, run_of
-from seatrial.targets.trl.compared.table import KINDS, NEUTRAL, Kind, Options
+from seatrial.targets.trl.compared.table import KINDS, NEUTRAL, SHORT, Kind, Options
 from seatrial.targets.trl.fitting import admits
-from seatrial.targets.trl.named import averages_tokens, code_has, parameters_of
+from seatrial.targets.trl.named import averages_tokens, code_has, parameters_of, unnamed_scalars
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 
@@ -43,6 +52,16 @@ FORMS = (
 """Variations of arguments, in addition to those of options."""
 MAY_BE_REFUSED = ("the model as a folder", "no tokenizer", "a stream", "turns")
 """Forms that a trainer may refuse with an error of any kind: it does so aloud."""
+MADE: Mapping[str, Sequence[str]] = {
+    "rewards": ("several", "several, some missing"),
+    "ends": ("some",),
+    "feedback": ("some",),
+    "dropout": ("disabled",),
+}
+"""What a variation may have in addition to options: functions of reward that read a column, completions of which some
+do not end, a column of feedback, and a model with dropout that the trainer's option disables."""
+FEEDBACK = ("no", " ", "nearly there", "")
+DROPOUT = "a model with dropout, which is disabled"
 TURNS = ("prompts", "pairs", "triples", "labels", "completions")
 """Kinds of rows that may be conversations."""
 REWARDS = ("a list of rewards", "two rewards of half the weight")
@@ -110,11 +129,13 @@ class Compared(KnowsFailures, TinyCausalModel):
         if missing := [name for name in self.kind.requires if name not in self._known]:
             raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
         neutral = [one for one in (*NEUTRAL, *self.kind.neutral) if self._has(one)]
+        defined = [one for one in self.kind.defined if self._has(one)] if self.kind.definition else []
         effective = [one for one in self.kind.effective if self._has(one)]
-        self._variations: Mapping[str, Options] = {
+        self._variations: dict[str, Options] = {
             ", ".join(f"{name}={value}" for name, value in one.items()): one for one in (*neutral, *effective)
         }
         names = list(self._variations)
+        self._variations |= {", ".join(f"{name}={value}" for name, value in one.items()): one for one in defined}
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
         given = {**dict.fromkeys([*names[: len(neutral)], *FORMS, *rewards], ""), **turns}
@@ -126,6 +147,7 @@ class Compared(KnowsFailures, TinyCausalModel):
             resumes=self.kind.resumes,
             evaluates=self.kind.evaluates,
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
+            defined=["", *list(self._variations)[len(neutral) :]] if self.kind.definition else (),
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
             neutral_adapters=NEUTRAL_ADAPTERS,
@@ -162,6 +184,9 @@ class Compared(KnowsFailures, TinyCausalModel):
     def _has(self, options: Options) -> bool:
         """Return whether the release has these options with these values, and the run has others."""
         kinds = typing.get_type_hints(self.config_class)
+        options = {name: value for name, value in options.items() if name not in MADE}
+        if not options:
+            return True
         return all(name in kinds and admits(kinds[name], value) for name, value in options.items()) and any(
             self.kind.options.get(name, self._known[name].default) != value for name, value in options.items()
         )
@@ -178,7 +203,8 @@ class Compared(KnowsFailures, TinyCausalModel):
             first, *others = map(run_of, call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
             return dataclasses.replace(first, others=tuple(others))
         run = Run(self, plan)
-        with made_generation(self.ordinary_ids, self.eos_id, self.pad_id, equal=plan.lengths == "equal"):
+        equal, limit = plan.lengths == "equal", self._limit(plan)
+        with made_generation(self.ordinary_ids, self.eos_id, self.pad_id, equal=equal, limit=limit):
             try:
                 return run.finished()
             except Exception as error:
@@ -187,6 +213,64 @@ class Compared(KnowsFailures, TinyCausalModel):
                 raise NotServed(
                     f"{plan.variation or plan.adapter_kind or plan.evaluated_as}: {error_line(error)[:200]}"
                 ) from error
+
+    def _made(self, plan: ComparedPlan) -> Mapping[str, Any]:
+        """Return what a variation has in addition to options; see `MADE`."""
+        return {name: one for name, one in self._variations.get(plan.variation, {}).items() if name in MADE}
+
+    def _limit(self, plan: ComparedPlan) -> int | None:
+        """Return the tokens at which some completions are cut."""
+        return SHORT["max_completion_length"] if "ends" in self._made(plan) else None
+
+    def _rewards(self, plan: ComparedPlan) -> list[Any]:
+        """Return the functions of reward."""
+        if plan.variation in REWARDS:
+            return [rewards_of] * (1 + REWARDS.index(plan.variation))
+        if kind := self._made(plan).get("rewards"):
+            return [rewards_of, graded if kind == "several" else graded_in_part]
+        return [rewards_of]
+
+    def _defines(self, plan: ComparedPlan) -> bool:
+        """Return whether the steps of a plan are defined: those of a new model on whole batches, in one process."""
+        is_whole = plan.num_micro_batches == plan.num_ranks == 1 and plan.num_steps == 2
+        is_plain = not (plan.adapters or plan.adapter_kind or plan.ends_after or plan.repeats)
+        return is_whole and is_plain and plan.variation in self.compare_spec.defined
+
+    def defined_step(
+        self, plan: ComparedPlan, arguments: Any, policies: Sequence[Mapping[str, torch.Tensor]]
+    ) -> DefinedStep | None:
+        """Return a step as the trainer's definition has it, of the rows that every step has."""
+        if self.kind.definition is None or not self._defines(plan):
+            return None
+        models = [_in_double(tiny_model(self.tokenizer, 0), one) for one in policies]
+        others = [_in_double(one) for one in (self._models()[name] for name in ("ref_model", "teacher_model"))]
+        setting = Setting(
+            options=vars(arguments) | {**self.kind.options, **self._variations.get(plan.variation, {})},
+            rows=list(self.datasets(plan)[0]),
+            tokenizer=self.tokenizer,
+            policy=models[-1],
+            first=models[0],
+            earlier=models[-2::-1],
+            reference=others[0],
+            teacher=others[1],
+            rewards=self._rewards(plan),
+            letters=self.ordinary_ids,
+            limit=self._limit(plan),
+            equal=plan.lengths == "equal",
+        )
+        policy = setting.policy = copy.deepcopy(models[-1]).requires_grad_(True)
+        loss = self.kind.definition(setting)
+        loss.backward()
+        return DefinedStep(
+            loss=float(loss.detach()),
+            gradients={name: one.grad for name, one in policy.named_parameters() if one.grad is not None},
+            scalars={
+                name: value
+                for name, value in setting.scalars.items()
+                if name not in unnamed_scalars(setting.scalars, self.trainer_class)
+            },
+            evaluates=setting.evaluates,
+        )
 
     def arguments(self, plan: ComparedPlan) -> Any:
         """Return the trainer's configuration."""
@@ -203,7 +287,7 @@ class Compared(KnowsFailures, TinyCausalModel):
             "seed": plan.seed,
             "save_only_model": False,
             "remove_unused_columns": self._known["remove_unused_columns"].default,
-            **({"eval_strategy": "steps", "eval_steps": 1} if plan.evaluates != "never" else {}),
+            **({"eval_strategy": "steps", "eval_steps": plan.evaluated_every} if plan.evaluates != "never" else {}),
             **({"eval_on_start": True} if plan.evaluates == "trained" else {}),
             **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
             # Transformers before 5 leaves each process its own mean over tokens unless this is on.
@@ -228,6 +312,12 @@ class Compared(KnowsFailures, TinyCausalModel):
             made = [[{"source": "x" * number, **row} for number, row in enumerate(rows)] for rows in made]
         if self.kind.rows == "ids":  # another batch, so that the first is not the last of an epoch
             made[0] += made[1]
+        if "rewards" in self._made(plan):
+            made = [[{**row, "grade": number} for number, row in enumerate(rows)] for rows in made]
+        if "feedback" in self._made(plan):
+            made = [[{**row, "privileged_context": FEEDBACK[n]} for n, row in enumerate(rows)] for rows in made]
+        if self._defines(plan) and self.kind.options.get("lmbda") == 1:
+            made[0] = [self._as_long(row, plan) for row in made[0]]
         changes = {"turns": with_turns, "turns as texts": as_texts}
         if change := changes.get(plan.variation):
             made = [[change(row) for row in rows] for rows in made]
@@ -237,6 +327,17 @@ class Compared(KnowsFailures, TinyCausalModel):
         evaluated = train if plan.evaluates == "trained" else held_out
         # The rows that are judged are the last in a mapping.
         return train, {"other": train, NAMED: evaluated} if plan.evaluated_as == "named" else evaluated
+
+    def _as_long(self, row: Mapping[str, Any], plan: ComparedPlan) -> dict[str, Any]:
+        """Return a row whose answer is as long as the one sampled in its place: its tokens divide the loss.
+
+        That is a finding of its own, "TRL: the divisor of sampled answers".
+        """
+        *turns, answer = row["messages"]
+        ids = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+        equal = plan.lengths == "equal"
+        made = made_completion(ids, 0, 0, self.ordinary_ids, self.eos_id, equal=equal, limit=self._limit(plan))
+        return {**row, "messages": [*turns, {**answer, "content": "Z" * (len(made) - 1)}]}
 
     def trainer(self, plan: ComparedPlan, arguments: Any, sets: tuple[Any, Any], tokenizer: Any) -> Any:
         """Return the trainer of a new model."""
@@ -258,8 +359,8 @@ class Compared(KnowsFailures, TinyCausalModel):
         given |= self._models()
         if plan.variation == "no tokenizer":
             given["processing_class"] = given["tokenizer"] = None
-        if plan.variation in REWARDS:
-            given["reward_funcs"] = [rewards_of] * (1 + REWARDS.index(plan.variation))
+        if self._takes_functions and (plan.variation in REWARDS or "rewards" in self._made(plan)):
+            given["reward_funcs"] = self._rewards(plan)
         if plan.adapters:
             task = "SEQ_CLS" if self._scores else "CAUSAL_LM"
             given["peft_config"] = adapter_configuration(plan.adapter_kind, task)
@@ -295,6 +396,13 @@ class Compared(KnowsFailures, TinyCausalModel):
             made["reward_processing_class"] = copy.deepcopy(self.tokenizer)
         made["value_model"] = tiny_scorer(4)
         return made
+
+
+def _in_double(model: Any, tensors: Mapping[str, torch.Tensor] | None = None) -> Any:
+    """Return a model in float64 without gradients, with these tensors in place of its own."""
+    if tensors is not None:
+        model.load_state_dict(dict(tensors))
+    return model.double().requires_grad_(False)
 
 
 @lru_cache(maxsize=2)

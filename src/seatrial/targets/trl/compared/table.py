@@ -6,11 +6,18 @@ documentation says that they change the loss of the rows here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from torch import Tensor
+
 from seatrial.targets.common.known import KnownFailure, between
+from seatrial.targets.trl.compared.definitions.distilled import generalized, weighted
+from seatrial.targets.trl.compared.definitions.preferences import sampled_pairs, triples
+from seatrial.targets.trl.compared.definitions.self_distillation import demonstrations, successes
+from seatrial.targets.trl.compared.definitions.setting import Setting
+from seatrial.targets.trl.compared.definitions.values import geometric_mean, optimal_values
 from seatrial.targets.trl.former import ENDS, FIRST_LABELS_COMPARED, SUMS, SUMS_OF_DISTILLATION
 
 Options = Mapping[str, Any]
@@ -122,6 +129,10 @@ class Kind:
     """Micro-batches that four rows can be divided into."""
     most_ranks: int = 2
     """Processes that a step's rows can be divided between."""
+    definition: Callable[[Setting], Tensor] | None = None
+    """The loss of a step, and what is logged of it."""
+    defined: Sequence[Options] = ()
+    """Those in which steps are defined, in addition to none and to `effective`."""
     thorough: bool = True
     known_failures: Sequence[KnownFailure] = ()
 
@@ -176,12 +187,25 @@ KINDS: Mapping[str, Kind] = {
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
         effective=({"iw_opd_gamma": 0.1}, {"distillation_objective": "jsd"}),
+        definition=weighted,
+        defined=({"temperature": 0.7}, {"ends": "some"}),
     ),
     "iwopd-given": Kind(
         trainer="IWOPD",
         known_failures=(REPEATED_OF_ANY, ACROSS_EVALUATED),
         rows="messages",
         options={**SHORT, "lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5},
+        definition=weighted,
+        defined=(
+            {"loss_top_k": 3},
+            {"loss_top_k": 3, "loss_add_tail": False},
+            {"loss_top_k": 0, "temperature": 0.7},
+            {"loss_top_k": 3, "beta": 0.0},
+            {"loss_top_k": 3, "beta": 1.0},
+            {"reverse_kl_top_1_mode": "argmax"},
+            {"beta": 1.0, "loss_add_tail": False},
+            {"beta": 1.0},
+        ),
     ),
     "gold": Kind(
         trainer="GOLD",
@@ -190,6 +214,8 @@ KINDS: Mapping[str, Kind] = {
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
         effective=({"beta": 0.0}, {"beta": 1.0}),
+        definition=generalized,
+        defined=({"temperature": 0.5},),
     ),
     "gold-given": Kind(
         trainer="GOLD",
@@ -197,6 +223,8 @@ KINDS: Mapping[str, Kind] = {
         rows="messages",
         options={**SHORT, "lmbda": 0.0},
         effective=({"beta": 0.0}, {"beta": 1.0}),
+        definition=generalized,
+        defined=({"temperature": 0.5},),
     ),
     "gkd": Kind(
         trainer="GKD",
@@ -234,6 +262,13 @@ KINDS: Mapping[str, Kind] = {
         options=SHORT,
         evaluates=False,
         effective=({"beta": 0.7}, {"beta": [0.7]}, {"loss_type": "ipo"}),
+        definition=sampled_pairs,
+        defined=(
+            {"rewards": "several, some missing"},
+            {"rewards": "several", "reward_weights": [0.3, 2.0]},
+            {"ends": "some", "missing_eos_penalty": 0.7},
+            {"rewards": "several", "ends": "some"},
+        ),
     ),
     "nashmd": Kind(
         trainer="NashMD",
@@ -270,6 +305,19 @@ KINDS: Mapping[str, Kind] = {
             {"num_loss_tokens_to_skip": 1},
             {"generate_from_teacher": True},
         ),
+        definition=demonstrations,
+        defined=(
+            {"distillation_mode": "sampled_token", "distillation_alpha": 1.0},
+            {"distillation_mode": "full_logits", "temperature": 0.6},
+            {"distillation_mode": "full_logits", "distillation_alpha": 1.0},
+            {"teacher_model_kind": "ema", "teacher_update_rate": 0.4},
+            {"teacher_model_kind": "live"},
+            {"max_prompt_length": 5},
+            {"teacher_prompt_template": "{privileged_context}|{prompt}"},
+            {"num_iterations": 2},
+            {"num_iterations": 2, "distillation_is_clip": 0.9},
+            {"ends": "some", "num_loss_tokens_to_skip": 2},
+        ),
     ),
     "sdpo": Kind(
         trainer="SDPO",
@@ -289,6 +337,32 @@ KINDS: Mapping[str, Kind] = {
             {"distillation_mode": "full_logits"},
             {"beta": 0.5},
             {"scale_rewards": "none"},
+        ),
+        definition=successes,
+        defined=(
+            {"scale_rewards": "batch"},
+            {"dont_reprompt_on_self_success": False},
+            {"use_successful_as_teacher": False},
+            {"success_reward_threshold": 0.0},
+            {"rewards": "several", "reward_weights": [0.3, 2.0]},
+            {"rewards": "several, some missing"},
+            {"feedback": "some", "include_environment_feedback": True},
+            {
+                "feedback": "some",
+                "include_environment_feedback": True,
+                "environment_feedback_only_without_solution": True,
+            },
+            {"feedback": "some"},
+            {"num_iterations": 2},
+            {"num_iterations": 2, "importance_sampling_level": "sequence"},
+            {"num_iterations": 2, "epsilon": 0.01, "epsilon_high": 0.02, "loss_type": "bnpo"},
+            {"loss_type": "dr_grpo"},
+            {"loss_type": "dapo", "ends": "some"},
+            {"distillation_weight": 1.0, "teacher_model_kind": "ema", "teacher_update_rate": 0.4},
+            {"distillation_mode": "topk_logits", "distillation_topk": 3, "distillation_add_tail": True},
+            {"distillation_mode": "full_logits", "distillation_alpha": 0.3, "temperature": 0.6},
+            {"max_reprompt_len": 12},
+            {"max_prompt_length": 3},
         ),
     ),
     "sdpo-tokens": Kind(
@@ -313,14 +387,41 @@ KINDS: Mapping[str, Kind] = {
         rows="prompts",
         options={**SHORT, "num_value_samples": 3, "filter_all_incorrect": False},
         effective=({"beta1": 0.1}, {"beta2": 0.1}, {"num_value_samples": 2}),
+        definition=optimal_values,
+        defined=(
+            {"rewards": "several", "reward_weights": [0.3, 2.0], "beta2": 0.1},
+            {"filter_all_incorrect": True, "num_value_samples": 1, "beta2": 0.1},
+            {"ends": "some", "beta2": 0.1},
+        ),
     ),
-    "gmpo": Kind(trainer="GMPO", rows="prompts", options=GROUPS, copies=2),
+    "gmpo": Kind(
+        trainer="GMPO",
+        rows="prompts",
+        options=GROUPS,
+        copies=2,
+        definition=geometric_mean,
+        defined=(
+            {"beta": 0.3},
+            {"num_iterations": 2, "temperature": 0.7},
+            {"num_iterations": 2, "epsilon": 0.01, "epsilon_high": 0.03, "beta": 0.3},
+            {"scale_rewards": "none"},
+            {"rewards": "several", "reward_weights": [0.3, 2.0]},
+        ),
+    ),
     "tpo": Kind(
         trainer="TPO",
         known_failures=(LIKELIHOOD,),
         rows="triples",
         options=SHORT,
         effective=({"beta": 0.7}, {"label_smoothing": 0.2}, {"tpo_alpha": 0.3}, {"loss_type": "ipo"}),
+        definition=triples,
+        defined=(
+            {"loss_type": "hinge", "beta": 0.3},
+            {"loss_type": "tpo-l", "beta": 0.7, "tpo_l_gamma": 1.2, "label_smoothing": 0.1},
+            {"tpo_alpha": 0.0},
+            {"max_length": 8},
+            {"max_length": 8, "truncation_mode": "keep_end"},
+        ),
     ),
     "bco": Kind(
         trainer="BCO",
