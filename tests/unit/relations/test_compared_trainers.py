@@ -34,6 +34,8 @@ FAULTS = [
     ("the last batch", "batches of an evaluation, equal lengths"),
     ("another loss in evaluation", "evaluation of the trained rows"),
     ("passed rows", "forms of an evaluation"),
+    ("another objective", "defined steps"),
+    ("evaluations are summed", "an evaluation after another"),
     ("adapters with the base", "adapters"),
     ("evaluation trains", "evaluation"),
     ("moments are lost", "resumed"),

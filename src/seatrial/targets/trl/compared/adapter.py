@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import tempfile
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from inspect import Parameter
 from typing import Any, Literal
@@ -15,29 +15,30 @@ from typing import Any, Literal
 import torch
 from packaging.version import Version
 
-from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, CompareSpec, DefinedStep
+from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, CompareSpec
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.known import KnowsFailures
-from seatrial.targets.common.made_generation import ROLE, made_completion, made_generation
+from seatrial.targets.common.made_generation import ROLE, made_generation
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.common.tiny import TinyCausalModel, tiny_model, tiny_scorer, tiny_tokenizer
+from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
-from seatrial.targets.trl.compared.definitions.setting import Setting
+from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining
+from seatrial.targets.trl.compared.kinds import NEUTRAL, Kind, Options
 from seatrial.targets.trl.compared.rows import (
     NUM_ROWS,
     as_texts,
-    graded,
-    graded_in_part,
     made_rows,
     rewards_of,
     with_turns,
 )
 from seatrial.targets.trl.compared.running import NAMED, Run, run_of
-from seatrial.targets.trl.compared.table import KINDS, NEUTRAL, SHORT, Kind, Options
+from seatrial.targets.trl.compared.table import KINDS
+from seatrial.targets.trl.compared.teachers import paired_folder, paired_tokenizer
+from seatrial.targets.trl.compared.tuning import NEUTRAL_ADAPTERS, OTHER_ADAPTERS, adapter_configuration
 from seatrial.targets.trl.fitting import admits
-from seatrial.targets.trl.named import averages_tokens, code_has, parameters_of, unnamed_scalars
+from seatrial.targets.trl.named import averages_tokens, code_has, parameters_of
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
 
@@ -52,19 +53,10 @@ FORMS = (
 """Variations of arguments, in addition to those of options."""
 MAY_BE_REFUSED = ("the model as a folder", "no tokenizer", "a stream", "turns")
 """Forms that a trainer may refuse with an error of any kind: it does so aloud."""
-MADE: Mapping[str, Sequence[str]] = {
-    "rewards": ("several", "several, some missing"),
-    "ends": ("some",),
-    "feedback": ("some",),
-    "dropout": ("disabled",),
-}
-"""What a variation may have in addition to options: functions of reward that read a column, completions of which some
-do not end, a column of feedback, and a model with dropout that the trainer's option disables."""
 FEEDBACK = ("no", " ", "nearly there", "")
-DROPOUT = "a model with dropout, which is disabled"
+DROPOUT = "a model with dropout, which `disable_dropout` disables"
 TURNS = ("prompts", "pairs", "triples", "labels", "completions")
 """Kinds of rows that may be conversations."""
-REWARDS = ("a list of rewards", "two rewards of half the weight")
 GIVEN = frozenset(
     {
         "self", "model", "args", "train_dataset", "eval_dataset", "processing_class", "tokenizer", "ref_model",
@@ -72,38 +64,12 @@ GIVEN = frozenset(
     }
 )  # fmt: skip
 """Arguments that a trainer may require."""
-LORA: Mapping[str, Any] = {
-    "r": 4,
-    "lora_alpha": 12,
-    "target_modules": ["q_proj", "down_proj"],
-    "init_lora_weights": False,
-}
-NEUTRAL_ADAPTERS = ("low-rank, from zero", "DoRA", "IA3", "low-rank, with a trained head")
-OTHER_ADAPTERS = ("prompt tuning", "p-tuning")
 
 
-def adapter_configuration(kind: str, task: str) -> Any:
-    """Return PEFT's configuration of adapters; those of no kind are low-rank and begin with random weights."""
-    import peft
-
-    if kind == "IA3":
-        modules = ["q_proj", "v_proj", "down_proj"]
-        return peft.IA3Config(task_type=task, target_modules=modules, feedforward_modules=["down_proj"])
-    if kind == "prompt tuning":
-        return peft.PromptTuningConfig(task_type=task, num_virtual_tokens=3)
-    if kind == "p-tuning":
-        return peft.PromptEncoderConfig(task_type=task, num_virtual_tokens=3, encoder_hidden_size=16)
-    more: dict[str, Any] = {} if not kind else {"init_lora_weights": True, "use_dora": kind == "DoRA"}
-    if kind.endswith("trained head"):
-        more["modules_to_save"] = ["score" if task == "SEQ_CLS" else "lm_head"]
-    return peft.LoraConfig(task_type=task, **{**LORA, **more})
-
-
-class Compared(KnowsFailures, TinyCausalModel):
+class Compared(KnowsFailures, Defining):
     """A trainer of the table."""
 
     name: str
-    kind: Kind
     thorough: bool
 
     def __init__(self) -> None:
@@ -131,14 +97,17 @@ class Compared(KnowsFailures, TinyCausalModel):
         neutral = [one for one in (*NEUTRAL, *self.kind.neutral) if self._has(one)]
         defined = [one for one in self.kind.defined if self._has(one)] if self.kind.definition else []
         effective = [one for one in self.kind.effective if self._has(one)]
-        self._variations: dict[str, Options] = {
+        self._variations = {
             ", ".join(f"{name}={value}" for name, value in one.items()): one for one in (*neutral, *effective)
         }
         names = list(self._variations)
-        self._variations |= {", ".join(f"{name}={value}" for name, value in one.items()): one for one in defined}
+        self._variations |= {
+            ", ".join(f"{name}={value}" for name, value in one.items()): one for one in defined
+        }
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
-        given = {**dict.fromkeys([*names[: len(neutral)], *FORMS, *rewards], ""), **turns}
+        dropout = [DROPOUT] if "disable_dropout" in self._known else []
+        given = {**dict.fromkeys([*names[: len(neutral)], *FORMS, *dropout, *rewards], ""), **turns}
         self.compare_spec = CompareSpec(
             neutral={name: other for name, other in given.items() if name not in self.kind.leaves_out},
             effective=names[len(neutral) :],
@@ -214,64 +183,6 @@ class Compared(KnowsFailures, TinyCausalModel):
                     f"{plan.variation or plan.adapter_kind or plan.evaluated_as}: {error_line(error)[:200]}"
                 ) from error
 
-    def _made(self, plan: ComparedPlan) -> Mapping[str, Any]:
-        """Return what a variation has in addition to options; see `MADE`."""
-        return {name: one for name, one in self._variations.get(plan.variation, {}).items() if name in MADE}
-
-    def _limit(self, plan: ComparedPlan) -> int | None:
-        """Return the tokens at which some completions are cut."""
-        return SHORT["max_completion_length"] if "ends" in self._made(plan) else None
-
-    def _rewards(self, plan: ComparedPlan) -> list[Any]:
-        """Return the functions of reward."""
-        if plan.variation in REWARDS:
-            return [rewards_of] * (1 + REWARDS.index(plan.variation))
-        if kind := self._made(plan).get("rewards"):
-            return [rewards_of, graded if kind == "several" else graded_in_part]
-        return [rewards_of]
-
-    def _defines(self, plan: ComparedPlan) -> bool:
-        """Return whether the steps of a plan are defined: those of a new model on whole batches, in one process."""
-        is_whole = plan.num_micro_batches == plan.num_ranks == 1 and plan.num_steps == 2
-        is_plain = not (plan.adapters or plan.adapter_kind or plan.ends_after or plan.repeats)
-        return is_whole and is_plain and plan.variation in self.compare_spec.defined
-
-    def defined_step(
-        self, plan: ComparedPlan, arguments: Any, policies: Sequence[Mapping[str, torch.Tensor]]
-    ) -> DefinedStep | None:
-        """Return a step as the trainer's definition has it, of the rows that every step has."""
-        if self.kind.definition is None or not self._defines(plan):
-            return None
-        models = [_in_double(tiny_model(self.tokenizer, 0), one) for one in policies]
-        others = [_in_double(one) for one in (self._models()[name] for name in ("ref_model", "teacher_model"))]
-        setting = Setting(
-            options=vars(arguments) | {**self.kind.options, **self._variations.get(plan.variation, {})},
-            rows=list(self.datasets(plan)[0]),
-            tokenizer=self.tokenizer,
-            policy=models[-1],
-            first=models[0],
-            earlier=models[-2::-1],
-            reference=others[0],
-            teacher=others[1],
-            rewards=self._rewards(plan),
-            letters=self.ordinary_ids,
-            limit=self._limit(plan),
-            equal=plan.lengths == "equal",
-        )
-        policy = setting.policy = copy.deepcopy(models[-1]).requires_grad_(True)
-        loss = self.kind.definition(setting)
-        loss.backward()
-        return DefinedStep(
-            loss=float(loss.detach()),
-            gradients={name: one.grad for name, one in policy.named_parameters() if one.grad is not None},
-            scalars={
-                name: value
-                for name, value in setting.scalars.items()
-                if name not in unnamed_scalars(setting.scalars, self.trainer_class)
-            },
-            evaluates=setting.evaluates,
-        )
-
     def arguments(self, plan: ComparedPlan) -> Any:
         """Return the trainer's configuration."""
         rows = NUM_ROWS * self.kind.copies
@@ -287,17 +198,24 @@ class Compared(KnowsFailures, TinyCausalModel):
             "seed": plan.seed,
             "save_only_model": False,
             "remove_unused_columns": self._known["remove_unused_columns"].default,
-            **({"eval_strategy": "steps", "eval_steps": plan.evaluated_every} if plan.evaluates != "never" else {}),
+            **(
+                {"eval_strategy": "steps", "eval_steps": plan.evaluated_every}
+                if plan.evaluates != "never"
+                else {}
+            ),
             **({"eval_on_start": True} if plan.evaluates == "trained" else {}),
             **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
             # Transformers before 5 leaves each process its own mean over tokens unless this is on.
             **({"average_tokens_across_devices": True} if plan.num_ranks > 1 else {}),
             **self.kind.options,
             **self._variations.get(plan.variation, {}),
+            **({"disable_dropout": True} if plan.variation == DROPOUT else {}),
             **({"logging_steps": 2} if plan.variation == "logging_steps=2" else {}),
         }
         if plan.variation == REWARDS[1]:
             wanted["reward_weights"] = [0.5, 0.5]
+        if self._pairs_tokens:
+            wanted["teacher_tokenizer_name_or_path"] = paired_folder()
         given = {name: value for name, value in wanted.items() if name in self._known}
         return self.config_class(output_dir=shared_folder(), **given)
 
@@ -315,7 +233,9 @@ class Compared(KnowsFailures, TinyCausalModel):
         if "rewards" in self._made(plan):
             made = [[{**row, "grade": number} for number, row in enumerate(rows)] for rows in made]
         if "feedback" in self._made(plan):
-            made = [[{**row, "privileged_context": FEEDBACK[n]} for n, row in enumerate(rows)] for rows in made]
+            made = [
+                [{**row, "privileged_context": FEEDBACK[n]} for n, row in enumerate(rows)] for rows in made
+            ]
         if self._defines(plan) and self.kind.options.get("lmbda") == 1:
             made[0] = [self._as_long(row, plan) for row in made[0]]
         changes = {"turns": with_turns, "turns as texts": as_texts}
@@ -327,17 +247,6 @@ class Compared(KnowsFailures, TinyCausalModel):
         evaluated = train if plan.evaluates == "trained" else held_out
         # The rows that are judged are the last in a mapping.
         return train, {"other": train, NAMED: evaluated} if plan.evaluated_as == "named" else evaluated
-
-    def _as_long(self, row: Mapping[str, Any], plan: ComparedPlan) -> dict[str, Any]:
-        """Return a row whose answer is as long as the one sampled in its place: its tokens divide the loss.
-
-        That is a finding of its own, "TRL: the divisor of sampled answers".
-        """
-        *turns, answer = row["messages"]
-        ids = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
-        equal = plan.lengths == "equal"
-        made = made_completion(ids, 0, 0, self.ordinary_ids, self.eos_id, equal=equal, limit=self._limit(plan))
-        return {**row, "messages": [*turns, {**answer, "content": "Z" * (len(made) - 1)}]}
 
     def trainer(self, plan: ComparedPlan, arguments: Any, sets: tuple[Any, Any], tokenizer: Any) -> Any:
         """Return the trainer of a new model."""
@@ -357,6 +266,10 @@ class Compared(KnowsFailures, TinyCausalModel):
         }
         given["tokenizer" if "processing_class" not in self._takes else "processing_class"] = tokenizer
         given |= self._models()
+        if plan.variation == DROPOUT:
+            for one in given.values():
+                if isinstance(one, torch.nn.Module):
+                    _add_dropout(one)
         if plan.variation == "no tokenizer":
             given["processing_class"] = given["tokenizer"] = None
         if self._takes_functions and (plan.variation in REWARDS or "rewards" in self._made(plan)):
@@ -385,7 +298,8 @@ class Compared(KnowsFailures, TinyCausalModel):
         """Return the other models that the trainer may take, and rewards."""
         made: dict[str, Any] = {}
         for seed, name in enumerate(("ref_model", "teacher_model"), start=1):
-            made[name] = tiny_model(self.tokenizer, seed)
+            is_other = name == "teacher_model" and self._pairs_tokens
+            made[name] = tiny_model(paired_tokenizer() if is_other else self.tokenizer, seed)
             made[name].config._name_or_path = _tokenizer_folder()
             setattr(made[name], ROLE, seed)
         made["reward_funcs"] = tiny_scorer(3) if self.kind.scored_by_model else rewards_of
@@ -398,11 +312,11 @@ class Compared(KnowsFailures, TinyCausalModel):
         return made
 
 
-def _in_double(model: Any, tensors: Mapping[str, torch.Tensor] | None = None) -> Any:
-    """Return a model in float64 without gradients, with these tensors in place of its own."""
-    if tensors is not None:
-        model.load_state_dict(dict(tensors))
-    return model.double().requires_grad_(False)
+def _add_dropout(model: Any) -> None:
+    """Add dropout before a model's last layer."""
+    norm = model.model.norm
+    norm.dropout = torch.nn.Dropout(0.5)
+    norm.register_forward_hook(lambda module, _, out: module.dropout(out))
 
 
 @lru_cache(maxsize=2)

@@ -82,7 +82,8 @@ def rewards_of(prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> 
 def graded(prompts: Sequence[Any], completions: Sequence[Any], grade: Sequence[int], **_: Any) -> list[float]:
     """Return a reward of each completion that depends on a column too."""
     return [
-        (sum(map(ord, _text(one))) + 3 * number) % 5 / 4 for one, number in zip(completions, grade, strict=True)
+        (sum(map(ord, _text(one))) + 3 * number) % 5 / 4
+        for one, number in zip(completions, grade, strict=True)
     ]
 
 

@@ -11,6 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from seatrial.targets.trl.compared.definitions.setting import (
     Setting,
+    average,
     entropy_of,
     logits_of,
     logprobs_of,
@@ -30,9 +31,10 @@ def triples(setting: Setting) -> Tensor:
     for row in setting.rows:
         prompt = setting.ids(row["prompt"])
         for name in names:
-            kept = cut([*zip(prompt, [0] * len(prompt), strict=True)] + [
-                (one, 1) for one in setting.ids(row[name] + setting.tokenizer.eos_token)
-            ])
+            kept = cut(
+                [*zip(prompt, [0] * len(prompt), strict=True)]
+                + [(one, 1) for one in setting.ids(row[name] + setting.tokenizer.eos_token)]
+            )
             num_tokens += len(kept)
             own = [one for one, is_answer in kept if is_answer]
             logits = logits_of(setting.policy, [one for one, is_answer in kept if not is_answer], own)
@@ -43,7 +45,9 @@ def triples(setting: Setting) -> Tensor:
         return values.mean() if kind in ("ipo", "tpo-l") else values.sum()
 
     chosen, rejected = ([likelihood(*one) for one in found[name]] for name in ("chosen", "rejected"))
-    loss = mean(_preference(setting, kind, beta, one - other) for one, other in zip(chosen, rejected, strict=True))
+    loss = average(
+        _preference(setting, kind, beta, one - other) for one, other in zip(chosen, rejected, strict=True)
+    )
     if alpha:
         nll = torch.cat([-picked(logits.log_softmax(-1), ids) for logits, ids in found["reference"]])
         loss = loss + alpha * nll.mean()
@@ -57,8 +61,8 @@ def triples(setting: Setting) -> Tensor:
             for name in ("chosen", "rejected")
         },
         **_of_pairs(beta, chosen, rejected),
-        "logps/chosen": float(mean(chosen)),
-        "logps/rejected": float(mean(rejected)),
+        "logps/chosen": float(average(chosen)),
+        "logps/rejected": float(average(rejected)),
     }
     return loss
 
@@ -72,9 +76,9 @@ def _cut(setting: Setting) -> Any:
 
 def _preference(setting: Setting, kind: str, beta: float, margin: Tensor) -> Tensor:
     """Return the loss of a pair whose log-ratios differ by `margin`."""
-    smoothing = setting.option("label_smoothing", 0.0)
+    smoothing: float = setting.option("label_smoothing", 0.0)
     if kind == "ipo":
-        return (margin - 1 / (2 * beta)) ** 2
+        return torch.square(margin - 1 / (2 * beta))
     if kind == "hinge":
         return torch.relu(1 - beta * margin)
     if kind == "tpo-l":
@@ -85,9 +89,9 @@ def _preference(setting: Setting, kind: str, beta: float, margin: Tensor) -> Ten
 def _of_pairs(beta: float, chosen: Sequence[Tensor], rejected: Sequence[Tensor]) -> dict[str, float]:
     """Return the scalars of implicit rewards."""
     return {
-        "rewards/chosen": float(beta * mean(chosen)),
-        "rewards/rejected": float(beta * mean(rejected)),
-        "rewards/margins": float(beta * (mean(chosen) - mean(rejected))),
+        "rewards/chosen": float(beta * average(chosen)),
+        "rewards/rejected": float(beta * average(rejected)),
+        "rewards/margins": float(beta * (average(chosen) - average(rejected))),
         "rewards/accuracies": mean(float(a > b) for a, b in zip(chosen, rejected, strict=True)),
     }
 
@@ -121,8 +125,8 @@ def sampled_pairs(setting: Setting) -> Tensor:
         "objective/scores": mean(value for pair in rewards for value in pair),
         "objective/scores_margin": mean(one - other for one, other in rewards),
         "val/contain_eos_token": mean(map(float, ended)),
-        "logps/chosen": float(mean(one for one, _ in own)),
-        "logps/rejected": float(mean(other for _, other in own)),
+        "logps/chosen": float(average(one for one, _ in own)),
+        "logps/rejected": float(average(other for _, other in own)),
         "beta": beta,
     }
     if setting.equal:  # padding counts in them otherwise: finding "TRL: padding in the log of online DPO"
@@ -133,4 +137,6 @@ def sampled_pairs(setting: Setting) -> Tensor:
             "objective/rlhf_reward": setting.scalars["objective/scores"] - beta * mean(kl),
         }
     kind = setting.option("loss_type")
-    return mean(_preference(setting, kind, beta, one - other) for one, other in zip(chosen, rejected, strict=True))
+    return average(
+        _preference(setting, kind, beta, one - other) for one, other in zip(chosen, rejected, strict=True)
+    )

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seatrial.targets.trl.compared.definitions.setting import Setting, divergence, logits_of, logprobs_of, mean
+from seatrial.targets.trl.compared.definitions.setting import (
+    Setting,
+    average,
+    divergence,
+    logits_of,
+    logprobs_of,
+    mean,
+)
 from seatrial.targets.trl.compared.definitions.values import advantages
 
 
@@ -37,7 +44,8 @@ def demonstrations(setting: Setting) -> Tensor:
             Sample(row, prompt, seen, setting.sampled(drawn_from, number))
             for number in range(setting.option("num_generations"))
         ]
-    _log_lengths(setting, samples)
+    if setting.samples:
+        _log_lengths(setting, samples)
     return _distilled(setting, samples, [1.0] * len(samples), "sdft")
 
 
@@ -80,23 +88,26 @@ def successes(setting: Setting) -> Tensor:
                 shown = re.sub(r"<think>.*?</think>", "", shown, flags=re.DOTALL).strip()
             text = option("reprompt_template").format(
                 prompt=text,
-                solution=option("solution_template").format(successful_previous_attempt=shown) if others else "",
+                solution=option("solution_template").format(successful_previous_attempt=shown)
+                if others
+                else "",
                 feedback=option("feedback_template").format(feedback_raw=feedback) if takes else "",
             )
         samples.append(Sample(row, prompt, setting.ids(text)[-option("max_reprompt_len") :], ids))
         on.append(float(bool(others) or takes))
-    _log_lengths(setting, samples)
-    _log_rewards(setting, rewards, given, size)
-    setting.scalars |= {
-        f"self_distillation/{name}": value / len(samples)
-        for name, value in {
+    if setting.samples:
+        _log_lengths(setting, samples)
+        _log_rewards(setting, rewards, given, size)
+        counts = {
             "success_group_fraction": groups * size,
             "success_sample_fraction": solved,
             "feedback_available_fraction": offered,
             "feedback_used_fraction": fed,
             "reprompt_sample_fraction": sum(on),
-        }.items()
-    }
+        }
+        setting.scalars |= {
+            f"self_distillation/{name}": value / len(samples) for name, value in counts.items()
+        }
     weight = option("distillation_weight", 1.0)
     loss = torch.zeros((), dtype=torch.float64)
     if weight < 1:
@@ -128,7 +139,7 @@ def _log_rewards(
         deviations = torch.ones_like(deviations)
     of_functions = {
         f"self_distillation/rewards/{one.__name__}": mean(
-            values[place] for values in given if values[place] is not None
+            value for values in given if (value := values[place]) is not None
         )
         for place, one in enumerate(setting.rewards)
     }
@@ -159,10 +170,10 @@ def _policy_loss(setting: Setting, samples: Sequence[Sample], gains: Sequence[fl
         sums.append(-torch.minimum(ratio * gain, ratio.clamp(1 - low, 1 + high) * gain).sum())
     kind = option("loss_type")
     if kind == "grpo":
-        loss = mean(one / length for one, length in zip(sums, lengths, strict=True))
+        loss = average(one / length for one, length in zip(sums, lengths, strict=True))
     else:
         whole = len(samples) * option("max_completion_length") if kind == "dr_grpo" else sum(lengths)
-        loss = sum(sums) / whole
+        loss = torch.stack(sums).sum() / whole
     setting.scalars["self_distillation/policy_loss"] = float(loss)
     return loss
 
@@ -186,19 +197,20 @@ def _distilled(setting: Setting, samples: Sequence[Sample], on: Sequence[float],
     setting.scalars |= dict.fromkeys(
         ("self_distillation/distillation_loss", f"{name}/distillation_loss"), sums / max(count, 1)
     )
-    return mean(rows)
+    return average(rows)
 
 
 def _divergences(setting: Setting, one: Sample) -> Tensor:
     """Return the divergence [T] at each token of a completion."""
-    option, temperature = setting.option, setting.option("temperature")
+    option: Any = setting.option
+    temperature: float = option("temperature")
     student = (logits_of(setting.policy, one.prompt, one.ids) / temperature).log_softmax(-1)
     teacher = (logits_of(_teacher(setting), one.seen, one.ids).detach() / temperature).log_softmax(-1)
     if option("distillation_mode") == "sampled_token":
         student, teacher = (
             values.gather(-1, torch.tensor(one.ids)[:, None])[:, 0] for values in (student, teacher)
         )
-        return (student - teacher).detach() * student
+        return student * (student - teacher).detach()
     if option("distillation_mode") == "topk_logits":
         places = student.topk(option("distillation_topk"), -1).indices
         student, teacher = (_on_support(setting, values, places) for values in (student, teacher))

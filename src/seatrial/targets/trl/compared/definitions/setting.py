@@ -28,6 +28,7 @@ class Setting:
     """The policies before the earlier steps, the last one first."""
     reference: Any
     teacher: Any
+    teacher_tokenizer: Any
     rewards: Sequence[Callable[..., Sequence[float | None]]]
     letters: Sequence[int]
     limit: int | None
@@ -72,14 +73,20 @@ class Setting:
         """Return the weighted sum of the rewards that are there."""
         weights = self.option("reward_weights", [1.0] * len(self.rewards))
         given = self.rewards_of(row, completion)
-        return sum(
-            weight * value for weight, value in zip(weights, given, strict=True) if value is not None
-        )
+        total = 0.0
+        for weight, value in zip(weights, given, strict=True):
+            total += 0.0 if value is None else weight * value
+        return total
 
     @property
     def sampler(self) -> Any:
-        """The policy that sampled the completions: those of the first step serve all of them if there are iterations."""
+        """The policy that sampled the completions: the first one where iterations share them."""
         return self.earlier[-1] if self.option("num_iterations", 1) > 1 and self.earlier else self.policy
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step samples completions, and logs what they are."""
+        return self.sampler is self.policy
 
     def averaged(self, rate: float, every: int) -> Any:
         """Return a model that begins as the first policy and moves towards each one after an `every`-th step."""
@@ -113,10 +120,15 @@ def picked(values_TV: Tensor, ids: Sequence[int]) -> Tensor:
     return values_TV.gather(-1, torch.tensor(list(ids))[:, None])[:, 0]
 
 
-def mean(values: Iterable[Any]) -> Any:
-    """Return the mean of numbers or of tensors without axes."""
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of numbers."""
     found = list(values)
     return sum(found) / len(found)
+
+
+def average(values: Iterable[Tensor]) -> Tensor:
+    """Return the mean of tensors without axes."""
+    return torch.stack(list(values)).mean()
 
 
 def entropy_of(logits_TV: Tensor) -> Tensor:

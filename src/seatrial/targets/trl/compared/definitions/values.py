@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seatrial.targets.trl.compared.definitions.setting import (
     Setting,
+    average,
     entropy_of,
     logits_of,
     logprobs_of,
@@ -37,9 +38,9 @@ def optimal_values(setting: Setting) -> Tensor:
         "reward": mean(reward for _, reward, _ in rows),
         "v_star": mean(value for _, _, value in rows),
         "advantage": mean(reward - value for _, reward, value in rows),
-        "implicit_reward": float(mean(ratio for ratio, _, _ in rows)),
+        "implicit_reward": float(average(ratio for ratio, _, _ in rows)),
     }
-    return mean((ratio - (reward - value)) ** 2 for ratio, reward, value in rows)
+    return average((ratio - (reward - value)) ** 2 for ratio, reward, value in rows)
 
 
 def advantages(setting: Setting, rewards: Sequence[float], size: int) -> list[float]:
@@ -73,8 +74,10 @@ def geometric_mean(setting: Setting) -> Tensor:
         own = picked(logits.log_softmax(-1), ids)
         old = logprobs_of(setting.sampler, prompt, ids, temperature).detach()
         ratio = own - old
-        limited = torch.minimum(ratio, ratio.clamp(-low, high)) if gain > 0 else torch.maximum(
-            ratio, ratio.clamp(-low, high)
+        limited = (
+            torch.minimum(ratio, ratio.clamp(-low, high))
+            if gain > 0
+            else torch.maximum(ratio, ratio.clamp(-low, high))
         )
         loss = -gain * limited.mean().exp()
         entropies.append(entropy_of(logits))
@@ -94,4 +97,4 @@ def geometric_mean(setting: Setting) -> Tensor:
         "clip_ratio/high_max": max(float((one * (gain > 0)).mean()) for one, gain in clipped),
         **({"kl": float(torch.cat(kls).mean())} if beta else {}),
     }
-    return mean(losses)
+    return average(losses)
