@@ -54,6 +54,7 @@ class PlainCompared:
             neutral={"more padding": "", "checkpointing": ""},
             effective=["scale=2"],
             defined=["", "scale=2"],
+            neutral_of_adapted=["checkpointing"],
             means=means,
             neutral_adapters=["from zero"],
             other_adapters=["from one"],
@@ -108,7 +109,9 @@ class PlainCompared:
         for number in range(1, plan.num_steps + 1):
             steps.append(self._step(model, reference, optimizer, rows, plan, number))
             if plan.evaluates != "never" and number % plan.evaluated_every == 0:
-                evaluated.append(self._evaluate(model, reference, rows, plan))
+                is_other = plan.evaluates == "held out" and faulty != "trained rows are evaluated"
+                own = [row[::-1] for row in rows] if is_other else rows
+                evaluated.append(self._evaluate(model, reference, own, plan))
                 if faulty == "evaluation trains":
                     torch.nn.init.zeros_(model.head.bias)
             if number == plan.ends_after and faulty == "moments are lost":
@@ -183,6 +186,8 @@ class PlainCompared:
         if self.fault == "another objective":
             held_BT = held_BT + 0.5
         scale = 2.0 if plan.variation == "scale=2" and self.fault != "unread" else 1.0
+        if self.fault == "unread with adapters" and plan.adapters and plan.variation:
+            scale = 3.0
         if self.fault == "another loss with adapters" and plan.adapters:
             scale = 3.0
         each_BT = -scale * picked_BT + 0.1 * (picked_BT - held_BT) ** 2

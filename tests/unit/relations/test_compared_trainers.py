@@ -35,6 +35,8 @@ FAULTS = [
     ("another loss in evaluation", "evaluation of the trained rows"),
     ("passed rows", "forms of an evaluation"),
     ("another objective", "defined steps"),
+    ("trained rows are evaluated", "the evaluated rows"),
+    ("unread with adapters", "adapters, neutral variations"),
     ("evaluations are summed", "an evaluation after another"),
     ("adapters with the base", "adapters"),
     ("evaluation trains", "evaluation"),

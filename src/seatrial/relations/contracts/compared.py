@@ -123,6 +123,8 @@ class CompareSpec:
     means: Literal["rows", "tokens", "batch"] = "rows"
     """How micro-batches make a step: each row counts alone; the loss is a mean over the tokens of a micro-batch, so
     only rows of equal lengths count alone; or rows of a micro-batch are compared with one another."""
+    neutral_of_adapted: Sequence[str] = ()
+    """Variations of `neutral` that change nothing either where the trainer adds adapters."""
     defined: Sequence[str] = ()
     """Variations whose steps the adapter defines; empty for the run without any."""
     mixed_scalars: str = ""

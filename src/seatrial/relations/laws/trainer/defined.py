@@ -1,4 +1,4 @@
-"""R33.compared: steps of a trainer that are as its documentation defines them, and evaluations that forget the last."""
+"""R33.compared: steps that are as their documentation defines them, and evaluations that are each of their own rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, DefinedStep
 from seatrial.relations.law import Measure
-from seatrial.relations.laws.trainer.compared import COMPARED, RELATIVE, evaluations, plan
+from seatrial.relations.laws.trainer.compared import COMPARED, RELATIVE, evaluations, plan, same_gradient
 from seatrial.relations.measures.compared import close, difference, digits
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.runs import compared_run
@@ -81,3 +81,30 @@ def evaluation_after_another(stack: Any, case: ComparedPlan) -> Measure:
         if not (name in other and close(other[name], value))
     ]
     return Measure.count(wrong, "metrics that an earlier evaluation changes")
+
+
+@COMPARED.law(
+    "the evaluated rows", "an evaluation of the rows that are trained on", cases=plan(evaluates="held out")
+)
+def evaluated_rows(stack: Any, case: ComparedPlan) -> Measure:
+    """Check that evaluations of the held-out rows and of the trained ones, after one step, log other numbers."""
+    held_out = evaluations(stack, case)[-1]
+    trained = evaluations(stack, replace(case, evaluates="trained"))[-1]
+    alike = all(name in trained and close(value, trained[name]) for name, value in held_out.items())
+    return Measure.count(["all metrics"] if alike else [], "metrics that do not depend on the rows")
+
+
+@COMPARED.law(
+    "adapters, neutral variations",
+    "an option that is read only where there is a model of its own for the reference",
+    cases=plan(adapters=True),
+    excluded=lambda stack: (
+        None if stack.compare_spec.neutral_of_adapted else "compare_spec.neutral_of_adapted is empty"
+    ),
+)
+def neutral_variations_of_adapters(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare the gradient of adapters with that under each variation that should not change it."""
+    if not stack.compare_spec.adapts:
+        raise NotServed("compare_spec.adapts=False")
+    others = [replace(case, variation=name) for name in stack.compare_spec.neutral_of_adapted]
+    return same_gradient(stack, case, *others)

@@ -116,6 +116,7 @@ class Compared(KnowsFailures, Defining):
             resumes=self.kind.resumes,
             evaluates=self.kind.evaluates,
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
+            neutral_of_adapted=dropout,
             defined=["", *list(self._variations)[len(neutral) :]] if self.kind.definition else (),
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
