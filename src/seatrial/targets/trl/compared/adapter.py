@@ -95,7 +95,7 @@ class Compared(KnowsFailures, Defining):
         if missing := [name for name in self.kind.requires if name not in self._known]:
             raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
         neutral = [one for one in (*NEUTRAL, *self.kind.neutral) if self._has(one)]
-        defined = [one for one in self.kind.defined if self._has(one)] if self.kind.definition else []
+        defined = [one for one in self.kind.defined if self._has(one)] if self._definition else []
         effective = [one for one in self.kind.effective if self._has(one)]
         self._variations = {
             ", ".join(f"{name}={value}" for name, value in one.items()): one for one in (*neutral, *effective)
@@ -117,7 +117,7 @@ class Compared(KnowsFailures, Defining):
             evaluates=self.kind.evaluates,
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
             neutral_of_adapted=dropout,
-            defined=["", *list(self._variations)[len(neutral) :]] if self.kind.definition else (),
+            defined=["", *list(self._variations)[len(neutral) :]] if self._definition else (),
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
             neutral_adapters=NEUTRAL_ADAPTERS,

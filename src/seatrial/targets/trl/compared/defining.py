@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from seatrial.relations.contracts.compared import ComparedPlan, CompareSpec, DefinedStep
 from seatrial.targets.common.made_generation import made_completion
+from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_model
 from seatrial.targets.trl.compared.definitions.setting import Setting
 from seatrial.targets.trl.compared.kinds import SHORT, Kind, Options
@@ -24,6 +26,8 @@ MADE: Mapping[str, Sequence[str]] = {
 }
 """What a variation may have in addition to options: functions of reward that read a column, completions of which some
 do not end, and a column of feedback."""
+DEFINED_SINCE = "1.16"
+"""The first release of TRL whose objectives are defined here; those of earlier ones were not read."""
 REWARDS = ("a list of rewards", "two rewards of half the weight")
 
 
@@ -42,6 +46,12 @@ class Defining(TinyCausalModel):
     def _models(self) -> dict[str, Any]:
         """Return the other models that the trainer may take, and rewards."""
         raise NotImplementedError
+
+    @property
+    def _definition(self) -> Callable[[Setting], torch.Tensor] | None:
+        """The definition of a step, which is that of releases since `DEFINED_SINCE`."""
+        is_known = Version(release("trl")) >= Version(DEFINED_SINCE)
+        return self.kind.definition if is_known else None
 
     def _made(self, plan: ComparedPlan) -> Mapping[str, Any]:
         """Return what a variation has in addition to options; see `MADE`."""
@@ -74,7 +84,7 @@ class Defining(TinyCausalModel):
         self, plan: ComparedPlan, arguments: Any, policies: Sequence[Mapping[str, torch.Tensor]]
     ) -> DefinedStep | None:
         """Return a step as the trainer's definition has it, of the rows that every step has."""
-        if self.kind.definition is None or not self._defines(plan):
+        if self._definition is None or not self._defines(plan):
             return None
         models = [_in_double(tiny_model(self.tokenizer, 0), one) for one in policies]
         others = [
@@ -96,7 +106,7 @@ class Defining(TinyCausalModel):
             equal=plan.lengths == "equal",
         )
         policy = setting.policy = copy.deepcopy(models[-1]).requires_grad_(True)
-        loss = self.kind.definition(setting)
+        loss = self._definition(setting)
         torch.autograd.backward(loss)
         return DefinedStep(
             loss=float(loss.detach()),
