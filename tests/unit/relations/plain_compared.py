@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, ComparedStep, CompareSpec
+from seatrial.relations.contracts.compared import (
+    ComparedPlan,
+    ComparedRun,
+    ComparedStep,
+    CompareSpec,
+    DefinedStep,
+)
 
 V, D, PAD = 12, 4, 0
 
@@ -43,9 +49,12 @@ class PlainCompared:
     def __init__(self, fault: str = "", means: Any = "rows") -> None:
         self.fault = fault
         self.earlier: list[tuple[float, float]] = []
+        self.evaluated_before = 0.0
         self.compare_spec = CompareSpec(
             neutral={"more padding": "", "checkpointing": ""},
             effective=["scale=2"],
+            defined=["", "scale=2"],
+            neutral_of_adapted=["checkpointing"],
             means=means,
             neutral_adapters=["from zero"],
             other_adapters=["from one"],
@@ -54,6 +63,9 @@ class PlainCompared:
     def compared_run(self, plan: ComparedPlan) -> ComparedRun:
         """Run the plan; processes hold one model, and what each has is that of one process on all rows."""
         first = self._run(plan)
+        if plan.num_steps == 2:
+            right = PlainCompared()._run(plan)
+            first = replace(first, steps=tuple(map(_with_definition, first.steps, right.steps)))
         if plan.num_ranks == 1:
             return first
         second = first
@@ -96,8 +108,10 @@ class PlainCompared:
             evaluated.append(self._evaluate(model, reference, rows, plan))
         for number in range(1, plan.num_steps + 1):
             steps.append(self._step(model, reference, optimizer, rows, plan, number))
-            if plan.evaluates != "never":
-                evaluated.append(self._evaluate(model, reference, rows, plan))
+            if plan.evaluates != "never" and number % plan.evaluated_every == 0:
+                is_other = plan.evaluates == "held out" and faulty != "trained rows are evaluated"
+                own = [row[::-1] for row in rows] if is_other else rows
+                evaluated.append(self._evaluate(model, reference, own, plan))
                 if faulty == "evaluation trains":
                     torch.nn.init.zeros_(model.head.bias)
             if number == plan.ends_after and faulty == "moments are lost":
@@ -169,7 +183,11 @@ class PlainCompared:
         picked_BT = logprobs_BTV.gather(-1, ids_BS[:, 1:, None])[..., 0]
         with torch.no_grad():
             held_BT = reference(ids_BS)[:, :-1].log_softmax(-1).gather(-1, ids_BS[:, 1:, None])[..., 0]
+        if self.fault == "another objective":
+            held_BT = held_BT + 0.5
         scale = 2.0 if plan.variation == "scale=2" and self.fault != "unread" else 1.0
+        if self.fault == "unread with adapters" and plan.adapters and plan.variation:
+            scale = 3.0
         if self.fault == "another loss with adapters" and plan.adapters:
             scale = 3.0
         each_BT = -scale * picked_BT + 0.1 * (picked_BT - held_BT) ** 2
@@ -187,10 +205,17 @@ class PlainCompared:
                 for first in range(0, 4, size)
             ]
         found = losses[-1] if self.fault == "the last batch" else sum(losses) / len(losses)
+        if self.fault == "evaluations are summed":
+            self.evaluated_before = found = found + self.evaluated_before
         wrong = self.fault == "another loss in evaluation" or (
             self.fault == "passed rows" and plan.evaluated_as
         )
         return {"loss": 2 * found if wrong else found}
+
+
+def _with_definition(step: ComparedStep, right: ComparedStep) -> ComparedStep:
+    scalars = {"entropy": right.logged["entropy"]}
+    return replace(step, defined=DefinedStep(loss=right.backward, gradients=right.gradients, scalars=scalars))
 
 
 def _copies(model: Net, reference: Net) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

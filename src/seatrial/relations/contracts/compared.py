@@ -38,6 +38,8 @@ class ComparedPlan(Case):
     in a mapping after the last step."""
     num_evaluation_parts: int = 1
     """Batches of an evaluation: a divisor of four."""
+    evaluated_every: int = 1
+    """Steps between two evaluations."""
     adapters: bool = False
     """Whether the trainer adds low-rank adapters to the model, and trains them alone."""
     adapter_kind: str = ""
@@ -57,6 +59,18 @@ class ComparedPlan(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DefinedStep:
+    """A step as the documentation of its objective defines it, from the step's first weights in float64."""
+
+    loss: float
+    gradients: Mapping[str, Tensor]
+    scalars: Mapping[str, float]
+    """By the name in the log, without a prefix."""
+    evaluates: bool = True
+    """Whether an evaluation of the same rows before the step has this loss and these scalars."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComparedStep:
     """One optimizer step."""
 
@@ -66,6 +80,8 @@ class ComparedStep:
     """Sum of the losses that were backpropagated."""
     logged: Mapping[str, float]
     """What was logged after the step, times and rates left out."""
+    defined: DefinedStep | None = None
+    """What the step should be; None where the adapter has no definition of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +123,10 @@ class CompareSpec:
     means: Literal["rows", "tokens", "batch"] = "rows"
     """How micro-batches make a step: each row counts alone; the loss is a mean over the tokens of a micro-batch, so
     only rows of equal lengths count alone; or rows of a micro-batch are compared with one another."""
+    neutral_of_adapted: Sequence[str] = ()
+    """Variations of `neutral` that change nothing either where the trainer adds adapters."""
+    defined: Sequence[str] = ()
+    """Variations whose steps the adapter defines; empty for the run without any."""
     mixed_scalars: str = ""
     """A pattern of the names of logged scalars that are no means of the step's rows."""
     logs_means: bool = True

@@ -14,8 +14,29 @@ ROLE = "_seatrial_role"
 """Attribute of a model: another one gives other completions."""
 
 
+def made_completion(
+    prompt: Sequence[int],
+    number: int,
+    role: int,
+    letters: Sequence[int],
+    end: int,
+    *,
+    equal: bool = False,
+    limit: int | None = None,
+) -> list[int]:
+    """Return the completion of a prompt's ids that `made_generation` gives; see there."""
+    stream = random.Random(f"{tuple(prompt)} {number} {role}")
+    length = 5 if equal else stream.randint(1, 6)
+    row = [*(stream.choice(letters) for _ in range(length)), end]
+    if limit is None or stream.random() < 0.5:
+        return row
+    return [stream.choice(letters) for _ in range(limit)]
+
+
 @contextmanager
-def made_generation(letters: Sequence[int], end: int, pad: int, *, equal: bool) -> Iterator[None]:
+def made_generation(
+    letters: Sequence[int], end: int, pad: int, *, equal: bool, limit: int | None = None
+) -> Iterator[None]:
     """Let every model of Transformers in this block generate made completions.
 
     A completion follows from its prompt, from the number of the same prompt in the call, and from the model's role.
@@ -25,6 +46,7 @@ def made_generation(letters: Sequence[int], end: int, pad: int, *, equal: bool) 
         end: id of the end token, the last of each completion.
         pad: id of padding.
         equal: whether completions have one length; otherwise two to seven tokens with the end.
+        limit: tokens at which half of the completions are cut, before an end; none for None.
     """
     from transformers import GenerationMixin
 
@@ -46,9 +68,8 @@ def made_generation(letters: Sequence[int], end: int, pad: int, *, equal: bool) 
         for ids, shown in zip(prompts_BS, mask_BS, strict=True):
             prompt = tuple(ids[shown].tolist())
             number = seen[prompt] = seen.get(prompt, -1) + 1
-            stream = random.Random(f"{prompt} {number} {getattr(model, ROLE, 0)}")
-            length = 5 if equal else stream.randint(1, 6)
-            rows.append([*(stream.choice(letters) for _ in range(length)), end])
+            role = getattr(model, ROLE, 0)
+            rows.append(made_completion(prompt, number, role, letters, end, equal=equal, limit=limit))
         T = max(map(len, rows))
         made_BT = torch.tensor([[*row, *[pad] * (T - len(row))] for row in rows])
         sequences_BS = torch.cat([prompts_BS, made_BT], 1)

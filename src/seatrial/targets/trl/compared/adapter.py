@@ -22,11 +22,21 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.made_generation import ROLE, made_generation
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.common.tiny import TinyCausalModel, tiny_model, tiny_scorer, tiny_tokenizer
+from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
-from seatrial.targets.trl.compared.rows import NUM_ROWS, as_texts, made_rows, rewards_of, with_turns
+from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining
+from seatrial.targets.trl.compared.kinds import NEUTRAL, Kind, Options
+from seatrial.targets.trl.compared.rows import (
+    NUM_ROWS,
+    as_texts,
+    made_rows,
+    rewards_of,
+    with_turns,
+)
 from seatrial.targets.trl.compared.running import NAMED, Run, run_of
-from seatrial.targets.trl.compared.table import KINDS, NEUTRAL, Kind, Options
+from seatrial.targets.trl.compared.table import KINDS
+from seatrial.targets.trl.compared.teachers import paired_folder, paired_tokenizer
+from seatrial.targets.trl.compared.tuning import NEUTRAL_ADAPTERS, OTHER_ADAPTERS, adapter_configuration
 from seatrial.targets.trl.fitting import admits
 from seatrial.targets.trl.named import averages_tokens, code_has, parameters_of
 from seatrial.targets.trl.preferences import find_trainer
@@ -45,9 +55,10 @@ BFLOAT16, LOADED_BFLOAT16 = "a model in bfloat16", "a model that is loaded in bf
 """Which are the same, as a trainer's reference has the precision of its policy."""
 MAY_BE_REFUSED = ("the model as a folder", "no tokenizer", "a stream", "turns", BFLOAT16, LOADED_BFLOAT16)
 """Forms that a trainer may refuse with an error of any kind: it does so aloud."""
+FEEDBACK = ("no", " ", "nearly there", "")
+DROPOUT = "a model with dropout, which `disable_dropout` disables"
 TURNS = ("prompts", "pairs", "triples", "labels", "completions")
 """Kinds of rows that may be conversations."""
-REWARDS = ("a list of rewards", "two rewards of half the weight")
 GIVEN = frozenset(
     {
         "self", "model", "args", "train_dataset", "eval_dataset", "processing_class", "tokenizer", "ref_model",
@@ -55,38 +66,12 @@ GIVEN = frozenset(
     }
 )  # fmt: skip
 """Arguments that a trainer may require."""
-LORA: Mapping[str, Any] = {
-    "r": 4,
-    "lora_alpha": 12,
-    "target_modules": ["q_proj", "down_proj"],
-    "init_lora_weights": False,
-}
-NEUTRAL_ADAPTERS = ("low-rank, from zero", "DoRA", "IA3", "low-rank, with a trained head")
-OTHER_ADAPTERS = ("prompt tuning", "p-tuning")
 
 
-def adapter_configuration(kind: str, task: str) -> Any:
-    """Return PEFT's configuration of adapters; those of no kind are low-rank and begin with random weights."""
-    import peft
-
-    if kind == "IA3":
-        modules = ["q_proj", "v_proj", "down_proj"]
-        return peft.IA3Config(task_type=task, target_modules=modules, feedforward_modules=["down_proj"])
-    if kind == "prompt tuning":
-        return peft.PromptTuningConfig(task_type=task, num_virtual_tokens=3)
-    if kind == "p-tuning":
-        return peft.PromptEncoderConfig(task_type=task, num_virtual_tokens=3, encoder_hidden_size=16)
-    more: dict[str, Any] = {} if not kind else {"init_lora_weights": True, "use_dora": kind == "DoRA"}
-    if kind.endswith("trained head"):
-        more["modules_to_save"] = ["score" if task == "SEQ_CLS" else "lm_head"]
-    return peft.LoraConfig(task_type=task, **{**LORA, **more})
-
-
-class Compared(KnowsFailures, TinyCausalModel):
+class Compared(KnowsFailures, Defining):
     """A trainer of the table."""
 
     name: str
-    kind: Kind
     thorough: bool
 
     def __init__(self) -> None:
@@ -112,15 +97,21 @@ class Compared(KnowsFailures, TinyCausalModel):
         if missing := [name for name in self.kind.requires if name not in self._known]:
             raise Gone(f"{self.config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
         neutral = [one for one in (*NEUTRAL, *self.kind.neutral) if self._has(one)]
+        defined = [one for one in self.kind.defined if self._has(one)] if self._definition else []
         effective = [one for one in self.kind.effective if self._has(one)]
-        self._variations: Mapping[str, Options] = {
+        self._variations = {
             ", ".join(f"{name}={value}" for name, value in one.items()): one for one in (*neutral, *effective)
         }
         names = list(self._variations)
+        self._variations |= {
+            ", ".join(f"{name}={value}" for name, value in one.items()): one for one in defined
+        }
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
         halves = {LOADED_BFLOAT16: BFLOAT16} if self._loads_bfloat16 else {}
-        given = {**dict.fromkeys([*names[: len(neutral)], *FORMS, *rewards], ""), **turns, **halves}
+        dropout = [DROPOUT] if "disable_dropout" in self._known else []
+        forms = [*names[: len(neutral)], *FORMS, *dropout, *rewards]
+        given = {**dict.fromkeys(forms, ""), **turns, **halves}
         self.compare_spec = CompareSpec(
             neutral={name: other for name, other in given.items() if name not in self.kind.leaves_out},
             effective=names[len(neutral) :],
@@ -129,6 +120,8 @@ class Compared(KnowsFailures, TinyCausalModel):
             resumes=self.kind.resumes,
             evaluates=self.kind.evaluates,
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
+            neutral_of_adapted=dropout,
+            defined=["", *list(self._variations)[len(neutral) :]] if self._definition else (),
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
             neutral_adapters=NEUTRAL_ADAPTERS,
@@ -170,6 +163,9 @@ class Compared(KnowsFailures, TinyCausalModel):
     def _has(self, options: Options) -> bool:
         """Return whether the release has these options with these values, and the run has others."""
         kinds = typing.get_type_hints(self.config_class)
+        options = {name: value for name, value in options.items() if name not in MADE}
+        if not options:
+            return True
         return all(name in kinds and admits(kinds[name], value) for name, value in options.items()) and any(
             self.kind.options.get(name, self._known[name].default) != value for name, value in options.items()
         )
@@ -186,7 +182,8 @@ class Compared(KnowsFailures, TinyCausalModel):
             first, *others = map(run_of, call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
             return dataclasses.replace(first, others=tuple(others))
         run = Run(self, plan)
-        with made_generation(self.ordinary_ids, self.eos_id, self.pad_id, equal=plan.lengths == "equal"):
+        equal, limit = plan.lengths == "equal", self._limit(plan)
+        with made_generation(self.ordinary_ids, self.eos_id, self.pad_id, equal=equal, limit=limit):
             try:
                 return run.finished()
             except Exception as error:
@@ -211,13 +208,18 @@ class Compared(KnowsFailures, TinyCausalModel):
             "seed": plan.seed,
             "save_only_model": False,
             "remove_unused_columns": self._known["remove_unused_columns"].default,
-            **({"eval_strategy": "steps", "eval_steps": 1} if plan.evaluates != "never" else {}),
+            **(
+                {"eval_strategy": "steps", "eval_steps": plan.evaluated_every}
+                if plan.evaluates != "never"
+                else {}
+            ),
             **({"eval_on_start": True} if plan.evaluates == "trained" else {}),
             **({"save_strategy": "steps", "save_steps": 1} if plan.ends_after else {}),
             # Transformers before 5 leaves each process its own mean over tokens unless this is on.
             **({"average_tokens_across_devices": True} if plan.num_ranks > 1 else {}),
             **self.kind.options,
             **self._variations.get(plan.variation, {}),
+            **({"disable_dropout": True} if plan.variation == DROPOUT else {}),
             **({"logging_steps": 2} if plan.variation == "logging_steps=2" else {}),
         }
         if plan.variation == REWARDS[1]:
@@ -226,6 +228,8 @@ class Compared(KnowsFailures, TinyCausalModel):
             wanted["beta"] = 0.2  # so that a trainer without a reference by default has one
         if plan.variation == LOADED_BFLOAT16:
             wanted["model_init_kwargs"] = {"dtype": "bfloat16"}
+        if self._pairs_tokens:
+            wanted["teacher_tokenizer_name_or_path"] = paired_folder()
         given = {name: value for name, value in wanted.items() if name in self._known}
         return self.config_class(output_dir=shared_folder(), **given)
 
@@ -240,6 +244,14 @@ class Compared(KnowsFailures, TinyCausalModel):
             made = [[{"source": "x" * number, **row} for number, row in enumerate(rows)] for rows in made]
         if self.kind.rows == "ids":  # another batch, so that the first is not the last of an epoch
             made[0] += made[1]
+        if "rewards" in self._made(plan):
+            made = [[{**row, "grade": number} for number, row in enumerate(rows)] for rows in made]
+        if "feedback" in self._made(plan):
+            made = [
+                [{**row, "privileged_context": FEEDBACK[n]} for n, row in enumerate(rows)] for rows in made
+            ]
+        if self._defines(plan) and self.kind.options.get("lmbda") == 1:
+            made[0] = [self._as_long(row, plan) for row in made[0]]
         changes = {"turns": with_turns, "turns as texts": as_texts}
         if change := changes.get(plan.variation):
             made = [[change(row) for row in rows] for rows in made]
@@ -268,10 +280,14 @@ class Compared(KnowsFailures, TinyCausalModel):
         }
         given["tokenizer" if "processing_class" not in self._takes else "processing_class"] = tokenizer
         given |= self._models()
+        if plan.variation == DROPOUT:
+            for one in given.values():
+                if isinstance(one, torch.nn.Module):
+                    _add_dropout(one)
         if plan.variation == "no tokenizer":
             given["processing_class"] = given["tokenizer"] = None
-        if plan.variation in REWARDS:
-            given["reward_funcs"] = [rewards_of] * (1 + REWARDS.index(plan.variation))
+        if self._takes_functions and (plan.variation in REWARDS or "rewards" in self._made(plan)):
+            given["reward_funcs"] = self._rewards(plan)
         if plan.adapters:
             task = "SEQ_CLS" if self._scores else "CAUSAL_LM"
             given["peft_config"] = adapter_configuration(plan.adapter_kind, task)
@@ -301,7 +317,8 @@ class Compared(KnowsFailures, TinyCausalModel):
         """Return the other models that the trainer may take, and rewards."""
         made: dict[str, Any] = {}
         for seed, name in enumerate(("ref_model", "teacher_model"), start=1):
-            made[name] = tiny_model(self.tokenizer, seed)
+            is_other = name == "teacher_model" and self._pairs_tokens
+            made[name] = tiny_model(paired_tokenizer() if is_other else self.tokenizer, seed)
             made[name].config._name_or_path = _tokenizer_folder()
             setattr(made[name], ROLE, seed)
         made["reward_funcs"] = tiny_scorer(3) if self.kind.scored_by_model else rewards_of
@@ -312,6 +329,13 @@ class Compared(KnowsFailures, TinyCausalModel):
             made["reward_processing_class"] = copy.deepcopy(self.tokenizer)
         made["value_model"] = tiny_scorer(4)
         return made
+
+
+def _add_dropout(model: Any) -> None:
+    """Add dropout before a model's last layer."""
+    norm = model.model.norm
+    norm.dropout = torch.nn.Dropout(0.5)
+    norm.register_forward_hook(lambda module, _, out: module.dropout(out))
 
 
 @lru_cache(maxsize=2)

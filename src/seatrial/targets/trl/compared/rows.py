@@ -79,5 +79,24 @@ def rewards_of(prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> 
     return [float(sum(map(ord, _text(one))) % 2) for one in completions]
 
 
+def graded(prompts: Sequence[Any], completions: Sequence[Any], grade: Sequence[int], **_: Any) -> list[float]:
+    """Return a reward of each completion that depends on a column too."""
+    return [
+        (sum(map(ord, _text(one))) + 3 * number) % 5 / 4
+        for one, number in zip(completions, grade, strict=True)
+    ]
+
+
+def graded_in_part(
+    prompts: Sequence[Any], completions: Sequence[Any], grade: Sequence[int], **_: Any
+) -> list[float | None]:
+    """Return `graded`, and none for every third completion or so."""
+    given = graded(prompts, completions, grade)
+    return [
+        None if sum(map(ord, _text(one))) % 3 == 0 else value
+        for one, value in zip(completions, given, strict=True)
+    ]
+
+
 def _text(completion: Any) -> str:
     return completion if isinstance(completion, str) else str(completion[-1]["content"])

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, ComparedStep
+from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, ComparedStep, DefinedStep
 from seatrial.targets.common.trainers import resuming, temporary_folder
 
 UNTIMED = re.compile(r"time|per_second|runtime|epoch|learning_rate|flos|eps$|profiling|^step$")
@@ -43,6 +43,12 @@ class MakesTrainers(Protocol):
         """Return the trainer of a new model."""
         ...
 
+    def defined_step(
+        self, plan: ComparedPlan, arguments: Any, policies: Sequence[Mapping[str, Tensor]]
+    ) -> DefinedStep | None:
+        """Return the last step that began with these policies' tensors as it is defined; None without a definition."""
+        ...
+
 
 class Run:
     """A run and what is observed of it."""
@@ -51,6 +57,8 @@ class Run:
         self.adapter, self.plan = adapter, plan
         self.steps: list[dict[str, Any]] = []
         self.backward = 0.0
+        self.policies: list[dict[str, Tensor]] = []
+        """The tensors of the policy before each step."""
 
     def finished(self) -> ComparedRun:
         """Run the plan and return what is left."""
@@ -76,6 +84,8 @@ class Run:
                 {"other": sets[0], NAMED: rows} if plan.evaluated_as == "passed by name" else rows
             )
         after, fixed_after = _tensors(trainer)
+        for number, step in enumerate(self.steps, start=1):
+            step["defined"] = adapter.defined_step(plan, arguments, self.policies[:number])
         saved, kept = _saved(trainer) if plan.num_ranks == 1 else (None, {})
         return ComparedRun(
             steps=tuple(ComparedStep(**one) for one in self.steps),
@@ -129,6 +139,9 @@ class Run:
                 if value.grad is not None and id(value) in names
             }
             self.steps.append({"gradients": found, "backward": self.backward, "logged": {}})
+            self.policies.append(
+                {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+            )
             self.backward = 0.0
 
         trainer.accelerator.backward = watched

@@ -1,0 +1,110 @@
+"""R33.compared: steps that are as their documentation defines them, and evaluations that are each of their own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, DefinedStep
+from seatrial.relations.law import Measure
+from seatrial.relations.laws.trainer.compared import COMPARED, RELATIVE, evaluations, plan, same_gradient
+from seatrial.relations.measures.compared import close, difference, digits
+from seatrial.relations.not_served import NotServed
+from seatrial.relations.runs import compared_run
+
+
+@COMPARED.law(
+    "defined steps",
+    "another objective than the documented one, under an option; other rows, masks or divisors; a wrong metric",
+    cases=plan(num_steps=2, evaluates="trained"),
+    excluded=lambda stack: None if stack.compare_spec.defined else "compare_spec.defined is empty",
+)
+def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare loss, gradients and logged scalars of steps and of the first evaluation with their definition."""
+    if not stack.compare_spec.evaluates:
+        case = replace(case, evaluates="never")
+    wrong, left_out = [], []
+    for name in stack.compare_spec.defined:
+        try:
+            runs = [compared_run(stack, replace(case, variation=name))]
+            if not name:
+                runs.append(compared_run(stack, replace(case, lengths="equal")))
+        except NotServed as error:
+            left_out.append(str(error))
+            continue
+        wrong += [f"{name or 'no option'}: {one}" for run in runs for one in _unlike(stack, run)]
+    if len(left_out) == len(stack.compare_spec.defined):
+        raise NotServed("; ".join(left_out))
+    return Measure.count(wrong, "what steps do not have as defined", left_out)
+
+
+def _unlike(stack: Any, run: ComparedRun) -> Iterator[str]:
+    for number, step in enumerate(run.steps, start=1):
+        defined = step.defined
+        if defined is None:
+            raise RuntimeError(f"step {number} has no definition")
+        if not abs(step.backward - defined.loss) <= digits(defined.loss):
+            yield f"loss {step.backward:.5g} for {defined.loss:.5g}"
+        error, place = difference(defined.gradients, step.gradients)
+        if not error <= RELATIVE:
+            yield f"gradient of step {number}, {place}: {error:.2g}"
+        yield from _scalars(step.logged, defined)
+    defined = run.steps[0].defined
+    if run.evaluated and defined is not None and defined.evaluates and stack.compare_spec.evaluates_loss:
+        found = run.evaluated[0]
+        own = {"loss": defined.loss, **defined.scalars}
+        kept = {name: value for name, value in own.items() if name in found}
+        yield from (f"evaluation {one}" for one in _scalars(found, replace(defined, scalars=kept)))
+
+
+def _scalars(found: Any, defined: DefinedStep) -> Iterator[str]:
+    for name, value in defined.scalars.items():
+        if name not in found:
+            yield f"no {name}"
+        elif not close(found[name], value):
+            yield f"{name} {found[name]:.5g} for {value:.5g}"
+
+
+@COMPARED.law(
+    "an evaluation after another",
+    "sums of an evaluation that the next one adds to",
+    cases=plan(num_steps=2, evaluates="held out"),
+)
+def evaluation_after_another(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare what the evaluation after two steps logs with and without one after the first step."""
+    plain = evaluations(stack, replace(case, evaluated_every=2))[-1]
+    other = evaluations(stack, case)[-1]
+    wrong = [
+        f"{name}: {other.get(name)} for {value:.5g}"
+        for name, value in plain.items()
+        if not (name in other and close(other[name], value))
+    ]
+    return Measure.count(wrong, "metrics that an earlier evaluation changes")
+
+
+@COMPARED.law(
+    "the evaluated rows", "an evaluation of the rows that are trained on", cases=plan(evaluates="held out")
+)
+def evaluated_rows(stack: Any, case: ComparedPlan) -> Measure:
+    """Check that evaluations of the held-out rows and of the trained ones, after one step, log other numbers."""
+    held_out = evaluations(stack, case)[-1]
+    trained = evaluations(stack, replace(case, evaluates="trained"))[-1]
+    alike = all(name in trained and close(value, trained[name]) for name, value in held_out.items())
+    return Measure.count(["all metrics"] if alike else [], "metrics that do not depend on the rows")
+
+
+@COMPARED.law(
+    "adapters, neutral variations",
+    "an option that is read only where there is a model of its own for the reference",
+    cases=plan(adapters=True),
+    excluded=lambda stack: (
+        None if stack.compare_spec.neutral_of_adapted else "compare_spec.neutral_of_adapted is empty"
+    ),
+)
+def neutral_variations_of_adapters(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare the gradient of adapters with that under each variation that should not change it."""
+    if not stack.compare_spec.adapts:
+        raise NotServed("compare_spec.adapts=False")
+    others = [replace(case, variation=name) for name in stack.compare_spec.neutral_of_adapted]
+    return same_gradient(stack, case, *others)

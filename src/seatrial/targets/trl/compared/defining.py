@@ -1,0 +1,142 @@
+"""What a run has by its variation, and the definition of its steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from packaging.version import Version
+
+from seatrial.relations.contracts.compared import ComparedPlan, CompareSpec, DefinedStep
+from seatrial.targets.common.made_generation import made_completion
+from seatrial.targets.common.target import release
+from seatrial.targets.common.tiny import TinyCausalModel, tiny_model
+from seatrial.targets.trl.compared.definitions.setting import Setting
+from seatrial.targets.trl.compared.kinds import SHORT, Kind, Options
+from seatrial.targets.trl.compared.rows import graded, graded_in_part, rewards_of
+from seatrial.targets.trl.compared.teachers import paired_tokenizer
+from seatrial.targets.trl.named import unnamed_scalars
+
+MADE: Mapping[str, Sequence[str]] = {
+    "rewards": ("several", "several, some missing"),
+    "ends": ("some",),
+    "feedback": ("some",),
+}
+"""What a variation may have in addition to options: functions of reward that read a column, completions of which some
+do not end, and a column of feedback."""
+DEFINED_SINCE = "1.16"
+"""The first release of TRL whose objectives are defined here; those of earlier ones were not read."""
+REWARDS = ("a list of rewards", "two rewards of half the weight")
+
+
+class Defining(TinyCausalModel):
+    """A trainer of the table by its variations, and its steps as they are defined."""
+
+    kind: Kind
+    trainer_class: type
+    compare_spec: CompareSpec
+    _variations: dict[str, Options]
+
+    def datasets(self, plan: ComparedPlan) -> tuple[Any, Any]:
+        """Return the data set of training and the held-out one."""
+        raise NotImplementedError
+
+    def _models(self) -> dict[str, Any]:
+        """Return the other models that the trainer may take, and rewards."""
+        raise NotImplementedError
+
+    @property
+    def _definition(self) -> Callable[[Setting], torch.Tensor] | None:
+        """The definition of a step, which is that of releases since `DEFINED_SINCE`."""
+        is_known = Version(release("trl")) >= Version(DEFINED_SINCE)
+        return self.kind.definition if is_known else None
+
+    def _made(self, plan: ComparedPlan) -> Mapping[str, Any]:
+        """Return what a variation has in addition to options; see `MADE`."""
+        return {name: one for name, one in self._variations.get(plan.variation, {}).items() if name in MADE}
+
+    @property
+    def _pairs_tokens(self) -> bool:
+        """Whether the teacher has another tokenizer."""
+        return bool(self.kind.options.get("use_uld_loss"))
+
+    def _limit(self, plan: ComparedPlan) -> int | None:
+        """Return the tokens at which some completions are cut."""
+        return SHORT["max_completion_length"] if "ends" in self._made(plan) else None
+
+    def _rewards(self, plan: ComparedPlan) -> list[Any]:
+        """Return the functions of reward."""
+        if plan.variation in REWARDS:
+            return [rewards_of] * (1 + REWARDS.index(plan.variation))
+        if kind := self._made(plan).get("rewards"):
+            return [rewards_of, graded if kind == "several" else graded_in_part]
+        return [rewards_of]
+
+    def _defines(self, plan: ComparedPlan) -> bool:
+        """Return whether the steps of a plan are defined: those of a new model on whole batches, in one process."""
+        is_whole = plan.num_micro_batches == plan.num_ranks == 1 and plan.num_steps == 2
+        is_plain = not (plan.adapters or plan.adapter_kind or plan.ends_after or plan.repeats)
+        return is_whole and is_plain and plan.variation in self.compare_spec.defined
+
+    def defined_step(
+        self, plan: ComparedPlan, arguments: Any, policies: Sequence[Mapping[str, torch.Tensor]]
+    ) -> DefinedStep | None:
+        """Return a step as the trainer's definition has it, of the rows that every step has."""
+        if self._definition is None or not self._defines(plan):
+            return None
+        models = [_in_double(tiny_model(self.tokenizer, 0), one) for one in policies]
+        others = [
+            _in_double(one) for one in (self._models()[name] for name in ("ref_model", "teacher_model"))
+        ]
+        setting = Setting(
+            options=vars(arguments) | {**self.kind.options, **self._variations.get(plan.variation, {})},
+            rows=list(self.datasets(plan)[0]),
+            tokenizer=self.tokenizer,
+            policy=models[-1],
+            first=models[0],
+            earlier=models[-2::-1],
+            reference=others[0],
+            teacher=others[1],
+            teacher_tokenizer=paired_tokenizer() if self._pairs_tokens else self.tokenizer,
+            rewards=self._rewards(plan),
+            letters=self.ordinary_ids,
+            limit=self._limit(plan),
+            equal=plan.lengths == "equal",
+        )
+        policy = setting.policy = copy.deepcopy(models[-1]).requires_grad_(True)
+        loss = self._definition(setting)
+        torch.autograd.backward(loss)
+        return DefinedStep(
+            loss=float(loss.detach()),
+            gradients={name: one.grad for name, one in policy.named_parameters() if one.grad is not None},
+            scalars={
+                name: value
+                for name, value in setting.scalars.items()
+                if name not in unnamed_scalars(setting.scalars, self.trainer_class)
+            },
+            evaluates=setting.evaluates,
+        )
+
+    def _as_long(self, row: Mapping[str, Any], plan: ComparedPlan) -> dict[str, Any]:
+        """Return a row whose answer is as long as the one sampled in its place: its tokens divide the loss.
+
+        That is a finding of its own, "TRL: the divisor of sampled answers".
+        """
+        *turns, answer = row["messages"]
+        ids = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
+        equal = plan.lengths == "equal"
+        made = made_completion(
+            ids, 0, 0, self.ordinary_ids, self.eos_id, equal=equal, limit=self._limit(plan)
+        )
+        return {**row, "messages": [*turns, {**answer, "content": "Z" * (len(made) - 1)}]}
+
+
+def _in_double(model: Any, tensors: Mapping[str, torch.Tensor] | None = None) -> Any:
+    """Return a model in float64 without gradients, with these tensors in place of its own."""
+    if tensors is not None:
+        model.load_state_dict(dict(tensors))
+    return model.double().requires_grad_(False)

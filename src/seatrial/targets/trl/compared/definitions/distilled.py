@@ -1,0 +1,114 @@
+"""Steps of distillation from another model: GKD's and GOLD's divergence, and weighted log-ratios (IW-OPD)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.targets.trl.compared.definitions.setting import Setting, divergence, logits_of, mean, picked
+
+
+def conversations(setting: Setting) -> list[tuple[list[int], list[int]]]:
+    """Return prompt and answer of each row of messages; the answer is sampled on policy (`lmbda` of 1), or given."""
+    found = []
+    for row in setting.rows:
+        prompt = setting.prompt_ids(row["messages"][:-1])
+        whole = setting.tokenizer.apply_chat_template(row["messages"], tokenize=False)
+        is_sampled = setting.option("lmbda") == 1
+        answer = setting.sampled(prompt) if is_sampled else setting.ids(whole)[len(prompt) :]
+        found.append((prompt, answer))
+    return found
+
+
+def generalized(setting: Setting) -> Tensor:
+    """Return the mean over answers' tokens of GOLD's divergence."""
+    temperature, each = setting.option("temperature"), []
+    for prompt, answer in conversations(setting):
+        student, teacher = (
+            (logits_of(model, prompt, answer) / temperature).log_softmax(-1)
+            for model in (setting.policy, setting.teacher)
+        )
+        each.append(divergence(student, teacher.detach(), setting.option("beta")))
+    loss = torch.cat(each).mean()
+    _log_loss(setting, loss)
+    return loss
+
+
+def _log_loss(setting: Setting, loss: Tensor) -> None:
+    setting.scalars["on_policy_loss" if setting.option("lmbda") == 1 else "off_policy_loss"] = float(loss)
+
+
+def weighted(setting: Setting) -> Tensor:
+    """Return the loss of IW-OPD, by log-ratios that weigh more the earlier they are; or a divergence."""
+    option = setting.option
+    pairs, temperature, each, weights, gains = conversations(setting), option("temperature"), [], [], []
+    for prompt, answer in pairs:
+        student, teacher = (
+            (logits_of(model, prompt, answer) / temperature).log_softmax(-1)
+            for model in (setting.policy, setting.teacher)
+        )
+        teacher = teacher.detach()
+        if option("distillation_objective") != "iw_opd":
+            each.append(_supported(setting, student, teacher, answer))
+            continue
+        own, other = picked(student, answer), picked(teacher, answer)
+        ratio = (other - own).detach()
+        before = ratio.abs().cumsum(0) - ratio.abs()
+        weight = 1 + option("iw_opd_gamma") * (1 - before / ratio.abs().sum())
+        each.append(-own * weight * ratio)
+        weights.append(weight)
+        gains.append((weight * ratio, ratio.abs()))
+    loss = torch.cat(each).mean()
+    name = "on_policy" if option("lmbda") == 1 else "off_policy"
+    lengths = [len(answer) for _, answer in pairs]
+    _log_loss(setting, loss)
+    setting.scalars |= {
+        f"completions/{name}_mean_length": mean(lengths),
+        f"completions/{name}_max_length": max(lengths),
+        f"completions/{name}_min_length": min(lengths),
+    }
+    if name == "on_policy":
+        limit = option("max_completion_length")
+        setting.scalars["completions/truncated_fraction"] = mean(float(one >= limit) for one in lengths)
+    if weights:
+        flat = torch.cat(weights)
+        setting.scalars |= {
+            "iw_opd/mean_advantage": float(torch.cat([one for one, _ in gains]).mean()),
+            "iw_opd/mean_abs_advantage": float(torch.cat([one for _, one in gains]).mean()),
+            "iw_opd/mean_weight": float(flat.mean()),
+            "iw_opd/min_weight": float(flat.min()),
+            "iw_opd/max_weight": float(flat.max()),
+        }
+    return loss
+
+
+def _supported(setting: Setting, student: Tensor, teacher: Tensor, answer: Sequence[int]) -> Tensor:
+    """Return the divergence [T] on the vocabulary, or on the likeliest tokens with or without the rest in one more.
+
+    The support is the teacher's for the forward divergence, the student's for the reverse one, and both in between.
+    With one token of each the student's is the sampled one, unless `reverse_kl_top_1_mode` says otherwise.
+    """
+    option: Any = setting.option
+    beta, most = option("beta"), option("loss_top_k")
+    if not most:
+        return divergence(student, teacher, beta)
+    found = []
+    for place, token in enumerate(answer):
+        own = student[place].topk(most).indices.tolist()
+        if most == 1 and beta > 0 and option("reverse_kl_top_1_mode") == "sampled":
+            own = [token]
+        other = teacher[place].topk(most).indices.tolist()
+        support = sorted({*(other if beta < 1 else ()), *(own if beta > 0 else ())})
+        parts = []
+        for values in (student[place], teacher[place]):
+            kept = values[support]
+            if option("loss_add_tail"):
+                rest = (1 - kept.exp().sum()).clamp(min=1e-7).log()
+                parts.append(torch.cat([kept, rest[None]]))
+            else:
+                parts.append(kept.log_softmax(-1))
+        found.append(divergence(parts[0][None], parts[1][None], beta)[0])
+    return torch.stack(found)

@@ -1,0 +1,154 @@
+"""What a step is defined by: rows, options and models of the run, and sums over tokens that definitions share."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seatrial.targets.common.made_generation import made_completion
+
+
+@dataclass
+class Setting:
+    """A step of a run; models are in float64, and only the policy has gradients."""
+
+    options: Mapping[str, Any]
+    """All options of the run, and what it has in addition to them; see `adapter.MADE`."""
+    rows: Sequence[Mapping[str, Any]]
+    tokenizer: Any
+    policy: Any
+    first: Any
+    """The policy before the first step."""
+    earlier: Sequence[Any]
+    """The policies before the earlier steps, the last one first."""
+    reference: Any
+    teacher: Any
+    teacher_tokenizer: Any
+    rewards: Sequence[Callable[..., Sequence[float | None]]]
+    letters: Sequence[int]
+    limit: int | None
+    equal: bool
+    scalars: dict[str, float] = field(default_factory=dict)
+    """What the step logs; a definition fills it."""
+    evaluates: bool = True
+    """Whether an evaluation of the rows gives the same; a definition sets it."""
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Return an option of the run; `default` where the release does not have it."""
+        value = self.options.get(name, default)
+        return default if value is None else value
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of a text as it is."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def prompt_ids(self, prompt: Any) -> list[int]:
+        """Return the ids of a prompt, a text or a conversation."""
+        if isinstance(prompt, str):
+            return self.ids(prompt)
+        text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        return self.ids(text)
+
+    def sampled(self, prompt: Sequence[int], number: int = 0, role: int = 0) -> list[int]:
+        """Return a completion that the run's generation makes."""
+        end = self.tokenizer.eos_token_id
+        return made_completion(prompt, number, role, self.letters, end, equal=self.equal, limit=self.limit)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return what a reward function is given of a completion."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def rewards_of(self, row: Mapping[str, Any], completion: Sequence[int]) -> list[float | None]:
+        """Return what each reward function gives a completion of a row."""
+        columns = {name: [value] for name, value in row.items() if name != "prompt"}
+        given = {"prompts": [row["prompt"]], "completions": [self.text(completion)]}
+        return [one(**given, **columns)[0] for one in self.rewards]
+
+    def reward(self, row: Mapping[str, Any], completion: Sequence[int]) -> float:
+        """Return the weighted sum of the rewards that are there."""
+        weights = self.option("reward_weights", [1.0] * len(self.rewards))
+        given = self.rewards_of(row, completion)
+        total = 0.0
+        for weight, value in zip(weights, given, strict=True):
+            total += 0.0 if value is None else weight * value
+        return total
+
+    @property
+    def sampler(self) -> Any:
+        """The policy that sampled the completions: the first one where iterations share them."""
+        return self.earlier[-1] if self.option("num_iterations", 1) > 1 and self.earlier else self.policy
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step samples completions, and logs what they are."""
+        return self.sampler is self.policy
+
+    def averaged(self, rate: float, every: int) -> Any:
+        """Return a model that begins as the first policy and moves towards each one after an `every`-th step."""
+        found = copy.deepcopy(self.first)
+        after = [*self.earlier[-2::-1], self.policy]  # step k ends with the policy before step k + 1
+        with torch.no_grad():
+            for number, policy in enumerate(after, start=1):
+                if number % every == 0:
+                    for own, other in zip(found.parameters(), policy.parameters(), strict=True):
+                        own.lerp_(other, rate)
+        return found
+
+
+def logits_of(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
+    """Return the logits [T, V] that predict a completion's tokens; of those but the first if there is no prompt."""
+    ids = torch.tensor([[*prompt, *completion]])
+    logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
+    return logits[max(len(prompt) - 1, 0) : -1]
+
+
+def logprobs_of(
+    model: Any, prompt: Sequence[int], completion: Sequence[int], temperature: float = 1.0
+) -> Tensor:
+    """Return the log-probabilities [T] of a completion's tokens; of those but the first if there is no prompt."""
+    logits = logits_of(model, prompt, completion) / temperature
+    return picked(logits.log_softmax(-1), completion[-len(logits) :])
+
+
+def picked(values_TV: Tensor, ids: Sequence[int]) -> Tensor:
+    """Return the value [T] of each id."""
+    return values_TV.gather(-1, torch.tensor(list(ids))[:, None])[:, 0]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of numbers."""
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def average(values: Iterable[Tensor]) -> Tensor:
+    """Return the mean of tensors without axes."""
+    return torch.stack(list(values)).mean()
+
+
+def entropy_of(logits_TV: Tensor) -> Tensor:
+    """Return the entropy [T] of each place."""
+    logprobs = logits_TV.log_softmax(-1)
+    return -(logprobs.exp() * logprobs).sum(-1)
+
+
+def divergence(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
+    """Return the generalized divergence [T] of log-probabilities [T, V] (Agarwal et al. 2024, equation 1).
+
+    The limits are those of Kullback: from the teacher at 0, from the student at 1.
+    """
+
+    def kl(one: Tensor, other: Tensor) -> Tensor:
+        return (one.exp() * (one - other)).sum(-1)
+
+    if beta == 0:
+        return kl(teacher, student)
+    if beta == 1:
+        return kl(student, teacher)
+    mixture = (beta * teacher.exp() + (1 - beta) * student.exp()).log()
+    return beta * kl(teacher, mixture) + (1 - beta) * kl(student, mixture)

@@ -1,0 +1,103 @@
+"""What a compared trainer is: its rows, its options, and those that change nothing or something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.trl.compared.definitions.setting import Setting
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A trainer with the options of its runs."""
+
+    trainer: str
+    """Name of its class without `Trainer`."""
+    rows: Literal[
+        "prompts",
+        "chats",
+        "privileged",
+        "pairs",
+        "triples",
+        "labels",
+        "steps",
+        "messages",
+        "completions",
+        "ids",
+    ]
+    options: Options = field(default_factory=dict)
+    """Those that a release does not have are left out."""
+    requires: Sequence[str] = ()
+    """Names of `options` without which it is another case."""
+    copies: int = 1
+    """Rows of a batch that a prompt has."""
+    effective: Sequence[Options] = ()
+    neutral: Sequence[Options] = ()
+    """In addition to those of every trainer."""
+    means: Literal["rows", "tokens", "batch"] = "rows"
+    logs_means: bool = True
+    resumes: bool = True
+    evaluates: bool = True
+    evaluates_loss: bool = True
+    mixed_scalars: str = r"/std|_std|/min|/max|min_|max_|accurac|margin|_var|^kl$|distillation_loss"
+    leaves_out: Sequence[str] = ()
+    """Neutral variations that mean something else to it; see `NEUTRAL` and `adapter.FORMS`."""
+    adapts: bool = True
+    """Whether adapters are all that it trains if it is given a configuration of them."""
+    scored_by_model: bool = False
+    """Whether completions are scored by a reward model alone."""
+    imports: Sequence[str] = ()
+    """Modules that the trainer needs in addition to TRL's."""
+    most_parts: int = 4
+    """Micro-batches that four rows can be divided into."""
+    most_ranks: int = 2
+    """Processes that a step's rows can be divided between."""
+    definition: Callable[[Setting], Tensor] | None = None
+    """The loss of a step, and what is logged of it."""
+    defined: Sequence[Options] = ()
+    """Those in which steps are defined, in addition to none and to `effective`."""
+    thorough: bool = True
+    known_failures: Sequence[KnownFailure] = ()
+
+
+NEUTRAL: Sequence[Options] = (
+    {"gradient_checkpointing": True},
+    {"pad_to_multiple_of": 8},
+    {"max_length": 190},
+    {"max_prompt_length": 150},
+    {"max_completion_length": 7},
+    {"max_new_tokens": 7},
+    {"disable_dropout": True},
+    {"disable_dropout": False},
+    {"precompute_ref_log_probs": True},
+    {"cast_lm_head_to_fp32": True},
+    {"truncation_mode": "keep_end"},
+    {"dataloader_drop_last": True},
+    {"average_tokens_across_devices": False},
+    {"mask_truncated_completions": True},
+    {"missing_eos_penalty": 1.0},
+    {"local_rollout_forward_batch_size": 1},
+    {"shuffle_dataset": False},
+    {"torch_empty_cache_steps": 1},
+    {"dataset_num_proc": 1},
+    {"generation_kwargs": {"typical_p": 0.9}},
+    {"top_p": 0.9},
+    {"max_steps": -1, "num_train_epochs": 1},
+)
+"""Options of any trainer that do not change the loss: rows are short, completions are made and end, no dropout."""
+
+SHORT: Options = {
+    "max_completion_length": 9,
+    "max_new_tokens": 9,
+    "response_length": 9,
+    "max_length": 200,
+    "max_prompt_length": 100,
+}
+GROUPS: Options = {**SHORT, "num_generations": 2}
