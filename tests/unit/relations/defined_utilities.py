@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -84,8 +85,10 @@ def validation(sources: Any, prompts: Any, scores: Any, answers: Any, most: Any 
                 for name, reduce in (("best", max), ("worst", min)):
                     own = [reduce(score for _, score in one) for one in drawn]
                     means.setdefault(f"{name}@{size}/mean", []).append(sum(own) / 1000)
+                    means.setdefault(f"{name}@{size}/std", []).append(statistics.pstdev(own))
                 own = [most(one) for one in drawn]
                 means.setdefault(f"maj@{size}/mean", []).append(sum(own) / 1000)
+                means.setdefault(f"maj@{size}/std", []).append(statistics.pstdev(own))
         found[source] = {name: sum(values) / len(values) for name, values in means.items()}
     return found
 

@@ -235,6 +235,12 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "validation metrics",
         lambda *columns: validation(*columns, most=lambda votes: max(score for _, score in votes)),
     ),
+    "validations with answers that failed": (
+        "validation of failures",
+        lambda sources, prompts, values, due: DEFINED["validation of failures"](
+            sources, prompts, [value or 0.0 for value in values], due
+        ),
+    ),
     "rows of several batches": at("concat", backwards),
     "metrics and facts of several batches": at("concat", no_facts),
     "columns of two batches": at("union", no_facts),

@@ -164,6 +164,8 @@ UTILITIES: Mapping[str, str] = {
     "answer part": "(tensors of a step) -> mask of the answers",
     "speculation": "(drafted, accepted, steps of requests) -> means of ratios",
     "validation metrics": "(sources, prompts, scores, answers of rows) -> metrics of scores by source",
+    "validation of failures": "(sources, prompts, accuracies or None of rows, answers due by source and prompt) ->"
+    " means and deviations by source and name",
     "call formats": "() -> names of the formats of tool calls that the release reads",
     "tool calls": "(format, text, types of arguments by tool) -> text around the calls; names and arguments as JSON",
     "trainer loop": "(`trainer_flow.FlowPlan`) -> `trainer_flow.FlowRecord`",
