@@ -22,6 +22,7 @@ from seatrial.relations.laws.utilities.schemas import SCHEMA_FUNCTIONS
 from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
 from seatrial.relations.laws.utilities.sequences import SEQUENCE_FUNCTIONS
 from seatrial.relations.laws.utilities.statistics import STATISTIC_FUNCTIONS
+from seatrial.relations.laws.utilities.step_parts import STEP_PART_FUNCTIONS
 from seatrial.relations.laws.utilities.stops import STOP_FUNCTIONS
 from seatrial.relations.laws.utilities.texts import TEXT_FUNCTIONS
 from seatrial.relations.laws.utilities.training_parts import TRAINING_PART_FUNCTIONS
@@ -205,6 +206,7 @@ FUNCTIONS = (
     *ENCODING_FUNCTIONS,
     *SCHEMA_FUNCTIONS,
     *SCORE_FUNCTIONS,
+    *STEP_PART_FUNCTIONS,
     *STOP_FUNCTIONS,
     *TEXT_FUNCTIONS,
     *VISIBLE_FUNCTIONS,

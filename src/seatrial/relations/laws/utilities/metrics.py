@@ -75,7 +75,8 @@ def step_metrics(batch: Mapping[str, Tensor], critic: bool) -> dict[str, float]:
     if critic:
         values, returns = batch["values"][shown].double(), batch["returns"][shown].double()
         found |= _three("critic/values", batch["values"][shown])
-        found["critic/vf_explained_var"] = float(1 - (returns - values).var() / returns.var())
+        explained = float(1 - (returns - values).var() / returns.var()) if len(returns) > 1 else math.nan
+        found["critic/vf_explained_var"] = explained
     return found
 
 
