@@ -267,6 +267,10 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "adapted modules",
         lambda options, name: any(name.endswith(one) for one in options["target_modules"]),
     ),
+    "models that a run needs": (
+        "roles of options",
+        lambda options: (True, *DEFINED["roles of options"](options)[1:]),
+    ),
     "images of several rows": ("joined images", lambda rows, places: DEFINED["joined images"](rows, None)),
     "metrics of a step in which nothing was answered": wrapped(
         "step metrics without answers", lambda found: dict.fromkeys(found, 0.0)

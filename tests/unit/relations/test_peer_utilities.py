@@ -108,6 +108,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "what a reward function returns besides": changed(
         "returned with rewards", lambda kept: {name: values[::-1] for name, values in kept.items()}
     ),
+    "rewards that a batch has already": changed("given rewards", lambda found: (*found[:2], 1)),
     "turns and earlier scores": changed(
         "turns of reward calls", lambda rows: [{**one, "turns": None} for one in rows]
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +142,29 @@ def _adapted(targets: Any, excludes: Any) -> Callable[..., Any]:
     return adapted
 
 
+def _roles(reference: Any, critic: Any, reward_model: Any) -> Callable[..., Any]:
+    if not all("config" in inspect.signature(one).parameters for one in (reference, critic, reward_model)):
+        raise Gone(f"verl {release('verl')} takes roles from workers, not from options")
+
+    def needed(options: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+        from omegaconf import OmegaConf
+
+        in_reward = {name: options[name] for name in ("use_kl_in_reward",) if name in options}
+        config = OmegaConf.create(
+            {
+                "algorithm": {"adv_estimator": options["estimator"], **in_reward},
+                "actor_rollout_ref": {"actor": {"use_kl_loss": options.get("use_kl_loss", False)}},
+                "critic": {"enable": options.get("critic")},
+                "reward": {"reward_model": {"enable": options.get("reward_model", False)}},
+            }
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return bool(reference(config)), bool(critic(config)), bool(reward_model(config))
+
+    return needed
+
+
 def _joined_images(join: Any) -> Callable[..., Any]:
     if "_VARLEN_MULTI_MODAL_KEYS" not in inspect.getsource(join):
         raise Gone(f"verl {release('verl')} pads no columns of images")
@@ -197,6 +221,13 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
     "adapted modules": (
         ["verl.utils.model:check_target_modules", "verl.utils.model:check_exclude_modules"],
         _adapted,
+    ),
+    "roles of options": (
+        [
+            f"verl.trainer.ppo.utils:{name}"
+            for name in ("need_reference_policy", "need_critic", "need_reward_model")
+        ],
+        _roles,
     ),
     "joined images": (["verl.utils.model:extract_multi_modal_inputs"], _joined_images),
     "step metrics without answers": (

@@ -260,6 +260,23 @@ def _no_answers(case: Numbers) -> list[Arguments]:
     ]
 
 
+ROLES: Sequence[tuple[Mapping[str, Any], tuple[bool, bool, bool]]] = (
+    ({"estimator": "gae"}, (False, True, False)),
+    ({"estimator": "grpo"}, (False, False, False)),
+    ({"estimator": "grpo", "critic": True}, (False, True, False)),
+    ({"estimator": "gae", "critic": False}, (False, False, False)),
+    ({"estimator": "grpo", "use_kl_in_reward": True}, (True, False, False)),
+    ({"estimator": "grpo", "use_kl_in_reward": False, "use_kl_loss": True}, (True, False, False)),
+    ({"estimator": "gae", "reward_model": True}, (False, True, True)),
+)
+"""Options of a run, and whether it needs a reference policy, a critic and a reward model."""
+
+
+def roles(options: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    """Return whether a run needs a reference policy, a critic and a reward model."""
+    return next(due for given, due in ROLES if given == options)
+
+
 STEP_PART_FUNCTIONS = (
     Plain(
         name="uneven rows",
@@ -312,6 +329,13 @@ STEP_PART_FUNCTIONS = (
         suspects="a part of a name, another layer, excluded modules",
         cases=lambda case: [(options, name) for options, name, _ in TARGETS],
         right=adapted,
+    ),
+    Plain(
+        name="roles of options",
+        law="models that a run needs",
+        suspects="a default that is on, a critic without GAE, an option that is overruled",
+        cases=lambda case: [(options,) for options, _ in ROLES],
+        right=roles,
     ),
     Plain(
         name="joined images",
