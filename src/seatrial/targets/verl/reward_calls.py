@@ -121,7 +121,12 @@ class VerlRewardCalls:
         batch.batch["rm_scores"] = rewards_BT
         batch.non_tensor_batch["said"] = objects([row.answer for row in rows])
         batch.meta_info["reward_extra_keys"] = ["said"]
-        found, kept = self.score(batch, lambda *given, **more: calls.append(given) or 0.0)
+
+        def score(*given: Any, **more: Any) -> float:
+            calls.append((given, more))
+            return 0.0
+
+        found, kept = self.score(batch, score)
         return found.sum(1).tolist(), list(kept.get("said", [])), len(calls)
 
     def _passed(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
