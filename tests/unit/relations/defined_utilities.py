@@ -110,19 +110,36 @@ def read_calls(
     form: str, text: str, types: Mapping[str, Mapping[str, str]]
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return the text before calls, and the calls, of any format."""
-    begin = {"seed": "<seed:tool_call>", "minimax": "<minimax:tool_call>"}.get(form, "<tool_call>")
-    if begin.replace("<", "</") not in text:
+    begins = {
+        "seed": "<seed:tool_call>",
+        "minimax": "<minimax:tool_call>",
+        "deepseek_v4": "<｜DSML｜tool_calls>",
+        "kimi": "<|tool_calls_section_begin|>",
+    }
+    begin = begins.get(form, "<tool_call>")
+    end = begin.replace("begin", "end") if form == "kimi" else begin.replace("<", "</")
+    if end not in text or begin not in text:
         return text, []
     before, *parts = text.split(begin)
     found = []
     for part in parts:
-        body = part[: part.index(begin.replace("<", "</"))]
+        body = part[: part.index(end)]
+        if form == "kimi":
+            found.append(
+                ("weather", json.loads(body.split("argument_begin|>")[1].split("<|tool_call_end")[0]))
+            )
+            continue
         if form == "hermes":
             call = json.loads(body)
             found.append((call["name"], call["arguments"]))
             continue
-        heads = {"glm": r"^(\w+)\n", "minimax": r'<invoke name="(.*?)">'}
+        heads = {
+            "glm": r"^(\w+)\n",
+            "minimax": r'<invoke name="(.*?)">',
+            "deepseek_v4": r'invoke name="(.*?)">',
+        }
         pairs = {
+            "deepseek_v4": r'parameter name="(.*?)" string="(?:true|false)">(.*?)</｜DSML｜parameter>',
             "glm": r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>",
             "minimax": r'<parameter name="(.*?)">(.*?)</parameter>',
         }

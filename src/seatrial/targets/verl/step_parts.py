@@ -14,6 +14,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from seatrial.relations.laws.utilities.step_parts import FILLED
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.estimators import UNUSED
@@ -97,7 +98,10 @@ def _without_padding(cut: Any, mask_of: Any) -> Callable[..., Any]:
     return without
 
 
-def _row_that_fills(construct: Any) -> Callable[..., Any]:
+def _row_that_fills(construct: Any, length: int) -> Callable[..., Any]:
+    if length != FILLED:
+        raise Gone(f"rows that fill a batch of verl {release('verl')} have {length} tokens")
+
     def filled(sample: Mapping[str, Any], end: int) -> dict[str, Any]:
         tag = {"prompt_len": 3, "response_len": 2, "seq_len": 5}
         found, tags = construct(dict(sample), dict(tag), end)
