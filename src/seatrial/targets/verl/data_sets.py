@@ -55,6 +55,11 @@ class VerlDataSets:
         takes = inspect.signature(self.prompts_class.__init__).parameters
         if options.get("max_samples", -1) != -1 and "max_samples" not in takes:
             raise NotServed(f"RLHFDataset of verl {release('verl')} takes all rows")
+        source = inspect.getsource(self.prompts_class)
+        if (options.get("json") and '"json"' not in source) or (
+            not options.get("extras", True) and '"extra_info" not in row_dict' not in source
+        ):
+            raise NotServed(f"RLHFDataset of verl {release('verl')} has not all of {sorted(options)}")
         config = OmegaConf.create(
             {
                 "cache_dir": temporary_folder(),

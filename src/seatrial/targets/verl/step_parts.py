@@ -210,7 +210,10 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
         _without_padding,
     ),
     "row that fills": (
-        ["verl.trainer.ppo.padding_utils:construct_minimal_padding_template"],
+        [
+            "verl.trainer.ppo.padding_utils:construct_minimal_padding_template",
+            "verl.trainer.ppo.padding_utils:SYNTHETIC_PADDING_SEQ_LEN",
+        ],
         _row_that_fills,
     ),
     "advantages of sessions": (
