@@ -84,7 +84,7 @@ class VerlDataSets:
         rows = [part[place] for part in parts for place in range(len(part))]
         if rows and "raw_prompt" not in rows[0]:
             raise NotServed(f"RLHFDataset of verl {release('verl')} gives no conversations")
-        return [{name: _plain(row[name]) for name in COLUMNS} for row in rows]
+        return [{name: _plain(row.get(name)) for name in COLUMNS} for row in rows]
 
     def _parts(self, data: Any, options: Mapping[str, Any]) -> Sequence[Any]:
         if "parts" not in options:
