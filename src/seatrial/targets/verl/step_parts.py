@@ -78,6 +78,9 @@ def _uneven(nested: Any, join: Any, divide: Any, select: Any) -> Callable[..., A
 
 
 def _restored(restore: Any) -> Callable[..., Any]:
+    if "is_nested" not in inspect.getsource(restore):
+        raise Gone(f"verl {release('verl')} restores rows of one length alone")
+
     def restored(values: Sequence[Tensor], parts: Sequence[Sequence[int]]) -> list[Tensor]:
         equal = len({len(value) for value in values}) == 1
         form = (
@@ -149,6 +152,8 @@ def _adapted(targets: Any, excludes: Any) -> Callable[..., Any]:
 def _roles(reference: Any, critic: Any, reward_model: Any) -> Callable[..., Any]:
     if not all("config" in inspect.signature(one).parameters for one in (reference, critic, reward_model)):
         raise Gone(f"verl {release('verl')} takes roles from workers, not from options")
+    if '.get("use_kl_in_reward"' not in inspect.getsource(reference):
+        raise Gone(f"verl {release('verl')} needs every option to be given")
 
     def needed(options: Mapping[str, Any]) -> tuple[bool, bool, bool]:
         from omegaconf import OmegaConf
