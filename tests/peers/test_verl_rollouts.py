@@ -156,7 +156,33 @@ def repeated(right, given, *rest):
     return reward(right, given * len(right) if len(given) == 1 else given, *rest)
 rlla.compute_tool_call_reward = repeated
 """
+LAST_LETTERS = """
+from verl.utils.reward_score import math_reward
+boxed = math_reward.last_boxed_only_string
+math_reward.last_boxed_only_string = lambda text: boxed(text[-300:])
+"""
+PARTS_REVERSED = """
+from verl.utils import tensordict_utils
+divide = tensordict_utils.chunk_tensordict
+tensordict_utils.chunk_tensordict = lambda batch, chunks: divide(batch, chunks)[::-1]
+"""
+FAILED_AS_SEEN = """
+from verl.trainer.ppo import metric_utils
+process = metric_utils.process_validation_metrics
+def without_failures(sources, prompts, columns, seed=42, expected_acc_counts=None):
+    return process(sources, prompts, columns, seed)
+metric_utils.process_validation_metrics = without_failures
+"""
 FAULTS = [
+    ("scores", "score-math", "R17.reward", LAST_LETTERS, "reward of each answer"),
+    ("step_parts", "step-parts", "R31.step_parts", PARTS_REVERSED, "rows of unequal lengths"),
+    (
+        "step_metrics",
+        "step-metrics",
+        "R31.step_metrics",
+        FAILED_AS_SEEN,
+        "validations with answers that failed",
+    ),
     (
         "estimators",
         "estimator-grpo",

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
 from seatrial.relations.laws.utilities.sequences import SEQUENCE_FUNCTIONS
 from seatrial.relations.laws.utilities.short_runs import SHORT_RUN_FUNCTIONS
 from seatrial.relations.laws.utilities.statistics import STATISTIC_FUNCTIONS
+from seatrial.relations.laws.utilities.step_parts import STEP_PART_FUNCTIONS
 from seatrial.relations.laws.utilities.stops import STOP_FUNCTIONS
 from seatrial.relations.laws.utilities.texts import TEXT_FUNCTIONS
 from seatrial.relations.laws.utilities.training_parts import TRAINING_PART_FUNCTIONS
@@ -89,8 +91,10 @@ def validation(sources: Any, prompts: Any, scores: Any, answers: Any, most: Any 
                 for name, reduce in (("best", max), ("worst", min)):
                     own = [reduce(score for _, score in one) for one in drawn]
                     means.setdefault(f"{name}@{size}/mean", []).append(sum(own) / 1000)
+                    means.setdefault(f"{name}@{size}/std", []).append(statistics.pstdev(own))
                 own = [most(one) for one in drawn]
                 means.setdefault(f"maj@{size}/mean", []).append(sum(own) / 1000)
+                means.setdefault(f"maj@{size}/std", []).append(statistics.pstdev(own))
         found[source] = {name: sum(values) / len(values) for name, values in means.items()}
     return found
 
@@ -111,19 +115,36 @@ def read_calls(
     form: str, text: str, types: Mapping[str, Mapping[str, str]]
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return the text before calls, and the calls, of any format."""
-    begin = {"seed": "<seed:tool_call>", "minimax": "<minimax:tool_call>"}.get(form, "<tool_call>")
-    if begin.replace("<", "</") not in text:
+    begins = {
+        "seed": "<seed:tool_call>",
+        "minimax": "<minimax:tool_call>",
+        "deepseek_v4": "<｜DSML｜tool_calls>",
+        "kimi": "<|tool_calls_section_begin|>",
+    }
+    begin = begins.get(form, "<tool_call>")
+    end = begin.replace("begin", "end") if form == "kimi" else begin.replace("<", "</")
+    if end not in text or begin not in text:
         return text, []
     before, *parts = text.split(begin)
     found = []
     for part in parts:
-        body = part[: part.index(begin.replace("<", "</"))]
+        body = part[: part.index(end)]
+        if form == "kimi":
+            found.append(
+                ("weather", json.loads(body.split("argument_begin|>")[1].split("<|tool_call_end")[0]))
+            )
+            continue
         if form == "hermes":
             call = json.loads(body)
             found.append((call["name"], call["arguments"]))
             continue
-        heads = {"glm": r"^(\w+)\n", "minimax": r'<invoke name="(.*?)">'}
+        heads = {
+            "glm": r"^(\w+)\n",
+            "minimax": r'<invoke name="(.*?)">',
+            "deepseek_v4": r'invoke name="(.*?)">',
+        }
         pairs = {
+            "deepseek_v4": r'parameter name="(.*?)" string="(?:true|false)">(.*?)</｜DSML｜parameter>',
             "glm": r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>",
             "minimax": r'<parameter name="(.*?)">(.*?)</parameter>',
         }
@@ -231,6 +252,7 @@ FUNCTIONS = (
     *SCHEMA_FUNCTIONS,
     *SCORE_FUNCTIONS,
     *ROW_SCORE_FUNCTIONS,
+    *STEP_PART_FUNCTIONS,
     *STOP_FUNCTIONS,
     *TEXT_FUNCTIONS,
     *VISIBLE_FUNCTIONS,

@@ -18,7 +18,8 @@ def prompts(files: Sequence[Sequence[dict[str, Any]]], options: Mapping[str, Any
     limit = options.get("max_samples", -1)
     if options.get("shuffle"):
         return [prompt_row(one) for one in random.Random(options["seed"]).sample(records, limit)]
-    return [prompt_row(one) for one in records[: limit if limit > 0 else None]]
+    kept = records[: limit if limit > 0 else len(records) - len(records) % options.get("parts", 1)]
+    return [prompt_row(one, options.get("extras", True)) for one in kept]
 
 
 def pairs(files: Sequence[Sequence[dict[str, str]]], options: Mapping[str, Any]) -> list[Any]:

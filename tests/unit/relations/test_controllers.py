@@ -73,6 +73,8 @@ def test_a_right_stack_holds(relation: str, stack: object) -> None:
         ("R4.balance", Shares("other sizes"), "parts of equal numbers"),
         ("R4.balance", Shares("runs"), "parts differ by one row at most"),
         ("R4.balance", Shares("runs"), "parts of equal numbers differ by one row at most"),
+        ("R4.balance", Shares("runs"), "parts as even as by the longest row first"),
+        ("R4.balance", Shares("runs"), "parts of equal numbers as even as by the longest row first"),
     ],
 )
 def test_each_law_breaks(relation: str, stack: object, law: str) -> None:

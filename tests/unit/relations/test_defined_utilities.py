@@ -23,6 +23,7 @@ RELATIONS = (
     "R31.sequences",
     "R31.partitions",
     "R31.step_metrics",
+    "R31.step_parts",
     "R31.batches",
     "R31.calls",
     "R31.files",
@@ -234,6 +235,45 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "validation metrics": (
         "validation metrics",
         lambda *columns: validation(*columns, most=lambda votes: max(score for _, score in votes)),
+    ),
+    "validations with answers that failed": (
+        "validation of failures",
+        lambda sources, prompts, values, due: DEFINED["validation of failures"](
+            sources, prompts, [value or 0.0 for value in values], due
+        ),
+    ),
+    "rows of unequal lengths": wrapped("uneven rows", lambda found: found[::-1]),
+    "rows of unequal lengths in their order again": (
+        "restored rows",
+        lambda values, parts: [values[place] for part in parts for place in part],
+    ),
+    "padded rows without padding": wrapped("rows without padding", lambda found: (found[0], found[1][::-1])),
+    "a row that fills a batch": (
+        "row that fills",
+        lambda sample, end: {
+            **sample,
+            **DEFINED["row that fills"](sample, end),
+            "rm_scores": sample["rm_scores"][:1],
+        },
+    ),
+    "advantages of sessions with several outputs": (
+        "advantages of sessions",
+        lambda outputs: DEFINED["advantages of sessions"](
+            [one._replace(place=-one.place) for one in outputs]
+        ),
+    ),
+    "what tools return": wrapped("returned by a tool", lambda found: (found[0], abs(found[1]), found[2])),
+    "modules that an adapter names": (
+        "adapted modules",
+        lambda options, name: any(name.endswith(one) for one in options["target_modules"]),
+    ),
+    "models that a run needs": (
+        "roles of options",
+        lambda options: (True, *DEFINED["roles of options"](options)[1:]),
+    ),
+    "images of several rows": ("joined images", lambda rows, places: DEFINED["joined images"](rows, None)),
+    "metrics of a step in which nothing was answered": wrapped(
+        "step metrics without answers", lambda found: dict.fromkeys(found, 0.0)
     ),
     "rows of several batches": at("concat", backwards),
     "metrics and facts of several batches": at("concat", no_facts),

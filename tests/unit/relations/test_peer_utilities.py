@@ -108,6 +108,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "what a reward function returns besides": changed(
         "returned with rewards", lambda kept: {name: values[::-1] for name, values in kept.items()}
     ),
+    "rewards that a batch has already": changed("given rewards", lambda found: (*found[:2], 1)),
     "turns and earlier scores": changed(
         "turns of reward calls", lambda rows: [{**one, "turns": None} for one in rows]
     ),
@@ -115,6 +116,14 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "reward calls of episodes", lambda calls: [{**one, "facts": {}} for one in calls]
     ),
     "rows of several files": ("prompts of files", lambda files, options: prompts(files[:1], options)),
+    "rows of other columns and formats": (
+        "prompts of files",
+        lambda files, options: prompts(files, {**options, "extras": True}),
+    ),
+    "rows of a divided data set": (
+        "prompts of files",
+        lambda files, options: prompts(files, {} if "parts" in options else options),
+    ),
     "the first rows": (
         "prompts of files",
         lambda files, options: prompts(files, {} if options.get("reloaded") else options),

@@ -61,7 +61,7 @@ class MetricSpec:
     """What a stack says that a metric of an optimizer batch is."""
 
     quantity: Quantity
-    how: Literal["mean", "sum", "min", "max"] = "mean"
+    how: Literal["mean", "sum", "min", "max", "std"] = "mean"
     over: Literal["tokens", "row_means", "rows"] = "tokens"
     """The training tokens of the batch; the means of each row over its own; rows, with a quantity of rows."""
     rows: Literal["trained", "all"] = "trained"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -154,4 +155,6 @@ def metric(spec: MetricSpec, inputs: LossInputs, rows: Sequence[Row]) -> float:
             ]
     if spec.how in ("min", "max"):
         return min(values) if spec.how == "min" else max(values)
+    if spec.how == "std":
+        return statistics.stdev(values)
     return math.fsum(values) / (len(values) if spec.how == "mean" else 1)

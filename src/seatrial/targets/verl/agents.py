@@ -54,7 +54,9 @@ class VerlToolCalls(KnowsFailures):
     ) -> tuple[str, list[tuple[str, str]]]:
         """Return the text around calls, and the calls."""
         tokenizer = SimpleNamespace(
-            decode=lambda ids, **_: "".join(map(chr, ids)), convert_tokens_to_ids=lambda *_: None
+            decode=lambda ids, **_: "".join(map(chr, ids)),
+            convert_tokens_to_ids=lambda *_: None,
+            pad_token=None,
         )
         parser = self.parser.get_tool_parser(form, tokenizer)
         takes_tools = "tools" in signature(parser.extract_tool_calls).parameters

@@ -6,7 +6,9 @@ import contextlib
 import copy
 import inspect
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from seatrial.relations.not_served import NotServed
@@ -53,19 +55,24 @@ class VerlDataSets:
         takes = inspect.signature(self.prompts_class.__init__).parameters
         if options.get("max_samples", -1) != -1 and "max_samples" not in takes:
             raise NotServed(f"RLHFDataset of verl {release('verl')} takes all rows")
+        source = inspect.getsource(self.prompts_class)
+        if (options.get("json") and '"json"' not in source) or (
+            not options.get("extras", True) and '"extra_info" not in row_dict' not in source
+        ):
+            raise NotServed(f"RLHFDataset of verl {release('verl')} has not all of {sorted(options)}")
         config = OmegaConf.create(
             {
                 "cache_dir": temporary_folder(),
                 "max_prompt_length": 4096,
                 "filter_overlong_prompts": False,
                 "return_raw_chat": True,
-                **{name: options[name] for name in ("shuffle", "seed") if name in options},
+                **{name: options[name] for name in ("shuffle", "seed", "prompt_key") if name in options},
             }
         )
         more = {"max_samples": options["max_samples"]} if "max_samples" in options else {}
         with contextlib.redirect_stdout(io.StringIO()):
             data = self.prompts_class(
-                data_files=[written([dict(one) for one in own]) for own in files],
+                data_files=[_file(own, options) for own in files],
                 tokenizer=self.tokenizer,
                 config=config,
                 **more,
@@ -73,10 +80,21 @@ class VerlDataSets:
             if options.get("reloaded"):
                 data = copy.deepcopy(data)  # which takes and sets its state, as pickling does
                 data.resume_dataset_state()
-        rows = [data[place] for place in range(len(data))]
+            parts = self._parts(data, options)
+        rows = [part[place] for part in parts for place in range(len(part))]
         if rows and "raw_prompt" not in rows[0]:
             raise NotServed(f"RLHFDataset of verl {release('verl')} gives no conversations")
-        return [{name: _plain(row[name]) for name in COLUMNS} for row in rows]
+        return [{name: _plain(row.get(name)) for name in COLUMNS} for row in rows]
+
+    def _parts(self, data: Any, options: Mapping[str, Any]) -> Sequence[Any]:
+        if "parts" not in options:
+            return [data]
+        if not hasattr(data, "split"):
+            raise NotServed(f"RLHFDataset of verl {release('verl')} is not divided")
+        parts: Sequence[Any] = data.split(options["parts"])
+        if len({len(part) for part in parts}) != 1 or len(parts) != options["parts"]:
+            raise ValueError(f"{options['parts']} equal parts have {[len(part) for part in parts]} rows")
+        return parts
 
     def pairs(self, files: Sequence[Sequence[Mapping[str, str]]], options: Mapping[str, Any]) -> list[Any]:
         """Return ids and mask of chosen and rejected of each row."""
@@ -98,6 +116,27 @@ class VerlDataSets:
         """Return the text of shown tokens."""
         shown = [one for one, on in zip(ids, mask, strict=True) if on]
         return str(self.tokenizer.decode(shown, skip_special_tokens=False))
+
+
+def _file(records: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    """Return the path of a file of records, in the format and with the columns of the options."""
+    key = options.get("prompt_key", "prompt")
+    left = [
+        {key if name == "prompt" else name: value for name, value in record.items()}
+        for record in (
+            {
+                name: value
+                for name, value in one.items()
+                if name != "extra_info" or options.get("extras", True)
+            }
+            for one in records
+        )
+    ]
+    if not options.get("json"):
+        return written(left)
+    path = Path(written(left)).with_name("rows.jsonl")
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in left), encoding="utf-8")
+    return str(path)
 
 
 def _plain(value: Any) -> Any:

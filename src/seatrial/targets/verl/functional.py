@@ -184,6 +184,7 @@ class VerlStatisticsOfRanks:
         "mean": MetricSpec(quantity="logprob"),
         "max": MetricSpec(quantity="logprob", how="max"),
         "min": MetricSpec(quantity="logprob", how="min"),
+        "std": MetricSpec(quantity="logprob", how="std"),
     }
 
     def __init__(self) -> None:
@@ -201,12 +202,13 @@ class VerlStatisticsOfRanks:
             values = [part.inputs.logprobs_BT.detach().flatten().nan_to_num() for part in parts]
             values_N, mask_N = torch.cat(values), torch.cat(masks)
             masked = self.masked_mean(values_N.clone(), mask_N.clone())
-            mean, largest, smallest, _ = self.statistics(values_N[mask_N.bool()])
+            mean, largest, smallest, deviation = self.statistics(values_N[mask_N.bool()])
             return {
                 "masked mean": float(masked),
                 "mean": float(mean),
                 "max": float(largest),
                 "min": float(smallest),
+                "std": float(deviation),
             }
 
         found: dict[str, float] = in_threads(ranks, of_rank)[0]

@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 
 from seatrial.relations.laws.utilities.reward_calls import Kind, RewardCall, ScoredRow, returned
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import START, tiny_tokenizer
 from seatrial.targets.verl.reward_loop import loop_manager
@@ -55,6 +56,7 @@ class VerlRewardCalls:
                 else {}
             ),
             **({"turns of reward calls": self._passed} if self._passes_turns() else {}),
+            **({"given rewards": self._given} if self._takes_given() else {}),
         }
 
     def find(self) -> Any:
@@ -98,6 +100,35 @@ class VerlRewardCalls:
         module = inspect.getsource(inspect.getmodule(self.manager_class) or type(self))
         return all(name in module for name in self.passed)
 
+    def awaited(self, score: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function as one that is awaited.
+
+        Raises:
+            NotServed: the manager calls functions that return at once.
+        """
+        raise NotServed(f"the manager {self.manager} awaits no function")
+
+    def _takes_given(self) -> bool:
+        """Return whether the release's manager returns rewards that the batch has, with what came with them."""
+        return hasattr(self.manager_class, "_extract_reward_from_rm_scores")
+
+    def _given(self, rows: Sequence[ScoredRow]) -> tuple[list[float], list[Any], int]:
+        calls: list[Any] = []
+        batch, ends = self._batch(rows)
+        rewards_BT = torch.zeros(batch.batch["responses"].shape)
+        for row, end in enumerate(ends):
+            rewards_BT[row, end] = rows[row].earlier["style"]
+        batch.batch["rm_scores"] = rewards_BT
+        batch.non_tensor_batch["said"] = objects([row.answer for row in rows])
+        batch.meta_info["reward_extra_keys"] = ["said"]
+
+        def score(*given: Any, **more: Any) -> float:
+            calls.append((given, more))
+            return 0.0
+
+        found, kept = self.score(batch, score)
+        return found.sum(1).tolist(), list(kept.get("said", [])), len(calls)
+
     def _passed(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
         turns, earlier = self.passed
         calls = self._scored(rows, kind)[0]
@@ -118,9 +149,10 @@ class VerlRewardCalls:
             calls.append((call, {name: value for name, value in extra_info.items() if name not in own_names}))
             return returned(call, kind if self._kept else "number")
 
+        function = self.awaited(score) if kind == "awaited" else score
         batch, ends = self._batch(rows)
         with contextlib.redirect_stdout(io.StringIO()):
-            rewards_BT, kept = self.score(batch, score)
+            rewards_BT, kept = self.score(batch, function)
         order = [row.extra["index"] for row in rows]
         calls.sort(key=lambda one: order.index(one[0].extra["index"]))
         rewards_B = rewards_BT.gather(1, torch.tensor(ends)[:, None])[:, 0]
@@ -219,14 +251,25 @@ class VerlLoopCalls(VerlRewardCalls):
     def _returns_more(self) -> bool:
         return True
 
+    def _takes_given(self) -> bool:
+        return False
+
+    def awaited(self, score: Callable[..., Any]) -> Callable[..., Any]:
+        async def compute(**given: Any) -> Any:
+            return score(**given)
+
+        return compute
+
     def made(self, score: Callable[..., Any]) -> Any:
         """Return the manager with a function."""
         return self.manager_class(config=self.config, tokenizer=self.tokenizer, compute_score=score)
 
     def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
         manager = self.made(score)
+        # Of several outputs of an agent the last one is scored.
+        before = int("data[-1:]" in inspect.getsource(self.manager_class.run_single))
         found = [
-            manager.loop.run_until_complete(manager.run_single(batch[place : place + 1]))
+            manager.loop.run_until_complete(manager.run_single(batch[max(0, place - before) : place + 1]))
             for place in range(len(batch))
         ]
         scores = [float(one["reward_score"]) for one in found]
@@ -239,6 +282,9 @@ class VerlRemoteCalls(VerlLoopCalls):
     """`RemoteRewardManager`, whose worker is in this process."""
 
     manager = "remote"
+
+    def awaited(self, score: Callable[..., Any]) -> Callable[..., Any]:
+        raise NotServed("the worker awaits the function, and is in this process")
 
     def made(self, score: Callable[..., Any]) -> Any:
         async def compute(**given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""verl's metrics of a step beyond means of its columns: turns, proxies of the variance, and the load of experts."""
+"""verl's metrics of a step beyond means: turns, proxies of the variance, failed answers, and the load of experts."""
 
 from __future__ import annotations
 
@@ -59,6 +59,23 @@ def _variance_proxies(compute: Any) -> Callable[..., Any]:
     return measured
 
 
+def _validation_of_failures(process: Any) -> Callable[..., Any]:
+    if "expected_acc_counts" not in inspect.signature(process).parameters:
+        raise Gone(f"validations of verl {release('verl')} are of the answers that are there")
+
+    def processed(sources: Any, prompts: Any, accuracies: Any, expected: Any) -> dict[str, Any]:
+        found = process(sources, prompts, {"acc": accuracies}, expected_acc_counts=expected)
+        return {
+            source: {
+                name: {how: float(value) for how, value in means.items() if how.startswith(("mean", "std"))}
+                for name, means in columns.items()
+            }
+            for source, columns in found.items()
+        }
+
+    return processed
+
+
 def _expert_load_of_steps(compute: Any, accumulator_class: Any) -> Callable[..., Any]:
     def logged(batches: Sequence[Any], interval: int, num_experts: int) -> list[dict[str, float]]:
         accumulator = accumulator_class({"num_experts": num_experts})
@@ -87,6 +104,7 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
         ["compute_moe_lb_metrics", "RolloutMoELoadBalanceMetricsAccumulator"],
         _expert_load_of_steps,
     ),
+    "validation of failures": (["process_validation_metrics"], _validation_of_failures),
     "number of experts": (["infer_moe_num_experts"], lambda infer: infer),
 }
 """By the name of the contract: functions of the module, and what fits them to it."""

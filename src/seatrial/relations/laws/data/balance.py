@@ -84,3 +84,41 @@ def parts_are_balanced(stack: Any, case: SharesCase) -> Measure:
         bound=float(max(case.lengths)),
         what=f"tokens of parts {sums}, their range",
     )
+
+
+def _longest_first(lengths: Sequence[int], num_parts: int, equal_sizes: bool) -> list[list[int]]:
+    """Give each row, from the longest on, to the part with the smallest sum that takes more rows."""
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        free = [part for part in parts if not equal_sizes or len(part) < len(lengths) // num_parts]
+        min(free, key=lambda part: sum(lengths[own] for own in part)).append(row)
+    return parts
+
+
+def _range(lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> int:
+    sums = [sum(lengths[row] for row in part) for part in parts]
+    return max(sums) - min(sums)
+
+
+@BALANCE.law(
+    "parts as even as by the longest row first",
+    "sets joined in another order, the largest with the largest",
+)
+@BALANCE.law(
+    "parts of equal numbers as even as by the longest row first",
+    "sets joined in another order, the largest with the largest",
+    cases=_lengths(24, 4, equal_sizes=True),
+)
+def parts_are_even(stack: Any, case: SharesCase) -> Measure:
+    """Compare ranges, summed over lists of few rows, with those of the simplest rule that balances.
+
+    The differencing method of Karmarkar and Karp leaves 0.4 to 0.75 of them (240 lists of each kind).
+    """
+    rng = np.random.default_rng([sum(case.lengths), 4])
+    own = simple = 0
+    for _ in range(20):
+        num_parts = int(rng.integers(2, 5))
+        lengths = [int(length) for length in rng.integers(10, 1000, 4 * num_parts)]
+        own += _range(lengths, stack.balanced_parts(lengths, num_parts, case.equal_sizes))
+        simple += _range(lengths, _longest_first(lengths, num_parts, case.equal_sizes))
+    return Measure(error=float(own), bound=float(simple), what="tokens between the parts, sum over 20 lists")

@@ -74,7 +74,7 @@ def _declares_none(*hows: str) -> Callable[[Any], str | None]:
     return excluded
 
 
-SUMS = ("mean", "sum")
+SUMS = ("mean", "sum", "std")
 EXTREMA = ("min", "max")
 MEAN_OF_MEANS = (
     "a mean of means: parts weighted equally regardless of their size; parts that are means, summed"

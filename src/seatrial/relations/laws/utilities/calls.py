@@ -56,12 +56,33 @@ def _minimax(call: Call) -> str:
     )
 
 
+def _deepseek(call: Call) -> str:
+    name, arguments = call
+    lines = [
+        f'<｜DSML｜parameter name="{key}" string="{str(isinstance(value, str)).lower()}">{_word(value)}'
+        "</｜DSML｜parameter>"
+        for key, value in arguments.items()
+    ]
+    invoked = "\n".join([f'<｜DSML｜invoke name="{name}">', *lines, "</｜DSML｜invoke>"])
+    return f"<｜DSML｜tool_calls>\n{invoked}\n</｜DSML｜tool_calls>"
+
+
+def _kimi(call: Call) -> str:
+    name, arguments = call
+    return (
+        f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>"
+        f"{json.dumps(arguments, ensure_ascii=False)}<|tool_call_end|><|tool_calls_section_end|>"
+    )
+
+
 WRITTEN: Mapping[str, Callable[[Call], str]] = {
     "hermes": _hermes,
     "qwen3_coder": _tagged("<tool_call>", "</tool_call>"),
     "seed": _tagged("<seed:tool_call>", "</seed:tool_call>"),
     "glm": _glm,
     "minimax": _minimax,
+    "deepseek_v4": _deepseek,
+    "kimi": _kimi,
 }
 """How the chat template of a family of models writes a call."""
 TYPES = {
@@ -125,7 +146,7 @@ def several_calls_are_read(stack: Any, case: Numbers) -> Measure | None:
     "texts that look like numbers",
     "a text argument that becomes a number or a truth value",
     excluded=without("tool calls"),
-    forms=("hermes", "qwen3_coder"),
+    forms=("hermes", "qwen3_coder", "deepseek_v4", "kimi"),
 )
 @CALLS.law(
     "texts that look like numbers, of formats with tags",

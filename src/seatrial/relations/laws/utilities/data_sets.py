@@ -53,15 +53,16 @@ def prompt_files(case: Numbers, sizes: Sequence[int] = (5, 4)) -> list[list[Reco
     return files
 
 
-def prompt_row(record: Record) -> Record:
-    """Return the row of a record: its own columns, and what is said of its prompt and its tools."""
-    extra = record["extra_info"]
+def prompt_row(record: Record, extras: bool = True) -> Record:
+    """Return the row of a record: its own columns, and what is said of its prompt and its tools, if anything is."""
+    extra = record["extra_info"] if extras else {}
     return {
         "raw_prompt": record["prompt"],
-        "index": extra["index"],
-        "tools_kwargs": extra["tools_kwargs"],
-        "interaction_kwargs": extra["interaction_kwargs"],
-        **{name: record[name] for name in ("data_source", "reward_model", "extra_info")},
+        "index": extra.get("index", 0),
+        "tools_kwargs": extra.get("tools_kwargs", {}),
+        "interaction_kwargs": extra.get("interaction_kwargs", {}),
+        **{name: record[name] for name in ("data_source", "reward_model")},
+        "extra_info": extra,
     }
 
 
@@ -82,6 +83,18 @@ def _wrong(given: Any, right: Any, what: str) -> list[str]:
     excluded=without(PROMPTS),
     ways=({"max_samples": 7}, {"max_samples": 7, "reloaded": True}, {"max_samples": 99}, {"max_samples": -1}),
 )
+@DATA_SETS.law(
+    "rows of other columns and formats",
+    "a name or a format that is not read, facts of another row where one has none",
+    excluded=without(PROMPTS),
+    ways=({"prompt_key": "question"}, {"json": True}, {"extras": False}, {"extras": False, "json": True}),
+)
+@DATA_SETS.law(
+    "rows of a divided data set",
+    "a row in two parts, rows lost besides those that are left over",
+    excluded=without(PROMPTS),
+    ways=({"parts": 3}, {"parts": 4}),
+)
 def rows_are_those_of_the_files(stack: Any, case: Numbers, ways: Sequence[Mapping[str, Any]]) -> Measure:
     """Compare all rows with the records of the files."""
     wrong = []
@@ -89,7 +102,8 @@ def rows_are_those_of_the_files(stack: Any, case: Numbers, ways: Sequence[Mappin
         files = prompt_files(case)
         records = [record for own in files for record in own]
         limit = way.get("max_samples", -1)
-        due = [prompt_row(record) for record in records[: limit if limit > 0 else None]]
+        chosen = records[: limit if limit > 0 else len(records) - len(records) % way.get("parts", 1)]
+        due = [prompt_row(record, way.get("extras", True)) for record in chosen]
         wrong += _wrong(stack.utilities[PROMPTS](files, dict(way)), due, str(way))
     return Measure.count(wrong, "rows that are not those of the files")
 

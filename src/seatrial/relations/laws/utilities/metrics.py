@@ -75,7 +75,8 @@ def step_metrics(batch: Mapping[str, Tensor], critic: bool) -> dict[str, float]:
     if critic:
         values, returns = batch["values"][shown].double(), batch["returns"][shown].double()
         found |= _three("critic/values", batch["values"][shown])
-        found["critic/vf_explained_var"] = float(1 - (returns - values).var() / returns.var())
+        explained = float(1 - (returns - values).var() / returns.var()) if len(returns) > 1 else math.nan
+        found["critic/vf_explained_var"] = explained
     return found
 
 
@@ -138,7 +139,8 @@ def majority(votes: Sequence[tuple[str, float]]) -> float:
 
 @METRICS.law(
     "validation metrics",
-    "best and worst exchanged, rows of another prompt or source, a majority of values in place of answers",
+    "best and worst exchanged, rows of another prompt or source, a majority of values in place of answers, "
+    "numbers of answers that no prompt has",
     excluded=without("validation metrics"),
 )
 def validation_metrics_are_expectations(stack: Any, case: Numbers) -> Measure:
@@ -146,7 +148,7 @@ def validation_metrics_are_expectations(stack: Any, case: Numbers) -> Measure:
     sources, prompts, scores, answers = [], [], [], []
     generator = case.generator()
     for source, prompt in (("sums", "a"), ("sums", "b"), ("words", "a")):
-        num = 2 if source == "words" else 4
+        num = 3 if source == "words" else 4
         values = torch.rand(num, generator=generator, dtype=torch.float64).tolist()
         votes = [f"answer {one}" for one in torch.randint(0, 2, (num,), generator=generator).tolist()]
         sources += [source] * num
@@ -163,6 +165,8 @@ def validation_metrics_are_expectations(stack: Any, case: Numbers) -> Measure:
     found = []
     for source in ("sums", "words"):
         due = _expected(source, *columns)
+        more = sorted(set(given.get(source, {})) - set(due))
+        found.append((math.inf if more else 0.0, f"{source} has {more}, which no prompt has answers for"))
         for name, (value, allowed) in due.items():
             own = given.get(source, {}).get(name, math.nan)
             error = abs(own - value) / allowed
@@ -203,12 +207,76 @@ def _expected(
             }
             for name, results in reduced.items():
                 own = torch.tensor(results, dtype=torch.float64)
-                allowed = DEVIATIONS * float(own.std(unbiased=False)) / math.sqrt(DRAWS) + 1e-9
+                deviation = float(own.std(unbiased=False))
+                allowed = DEVIATIONS * deviation / math.sqrt(DRAWS) + 1e-9
                 found.setdefault(f"{name}@{size}/mean", []).append((float(own.mean()), allowed))
+                found.setdefault(f"{name}@{size}/std", []).append((deviation, _error_of_deviation(own)))
     return {
         name: (sum(value for value, _ in own) / len(own), sum(error for _, error in own) / len(own))
         for name, own in found.items()
     }
+
+
+def _error_of_deviation(values: Tensor) -> float:
+    """Return the error allowed for a deviation of draws, whose variance has one of (m4 - m2^2) / N."""
+    centred = values - values.mean()
+    second, fourth = float(centred.square().mean()), float(centred.pow(4).mean())
+    if second <= 1e-18:
+        return 1e-9
+    first_order = math.sqrt(max(fourth - second**2, 0.0) / DRAWS) / (2 * math.sqrt(second))
+    # Of values that are as often low as high the first order is zero.
+    return DEVIATIONS * first_order + DEVIATIONS**2 * math.sqrt(second) / DRAWS
+
+
+def validation_of_failures(
+    sources: Sequence[str],
+    prompts: Sequence[str],
+    accuracies: Sequence[float | None],
+    expected: Mapping[tuple[str, str], int],
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return means and deviations of `acc`, failures and missing answers as 0, and of answers that succeeded."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for source in dict.fromkeys(sources):
+        of_names: dict[str, dict[str, list[float]]] = {}
+        rows = list(zip(sources, prompts, accuracies, strict=True))
+        if all(value is None for own, _, value in rows if own == source):
+            continue
+        for (own, prompt), count in expected.items():
+            if own != source:
+                continue
+            values = [value for *place, value in rows if place == [source, prompt] and value is not None]
+            filled = values + [0.0] * (count - len(values))
+            for name, column in (("acc", filled), ("acc_success_only", values)):
+                if not column:
+                    continue
+                numbers = torch.tensor(column, dtype=torch.float64)
+                means = of_names.setdefault(name, {})
+                means.setdefault(f"mean@{len(column)}", []).append(float(numbers.mean()))
+                if len(column) > 1:
+                    means.setdefault(f"std@{len(column)}", []).append(float(numbers.std(unbiased=False)))
+        found[source] = {
+            name: {how: sum(values) / len(values) for how, values in means.items()}
+            for name, means in of_names.items()
+        }
+    return found
+
+
+def _failures(case: Numbers) -> list[Arguments]:
+    """Return a failed answer, one that is missing, a prompt without an answer, all right, and a source without any."""
+    rows: list[tuple[str, str, float | None]] = [
+        ("sums", "a", 1.0),
+        ("sums", "b", 0.5),
+        ("sums", "a", None),
+        ("sums", "b", 1.0),
+        ("words", "a", 1.0),
+        ("sums", "a", 0.5),
+        ("words", "a", 0.0),
+        ("games", "a", None),
+    ]
+    expected = {("sums", "a"): 3, ("sums", "b"): 3, ("sums", "c"): 3, ("words", "a"): 2, ("games", "a"): 2}
+    order = range(len(rows)) if case.tidy else torch.randperm(len(rows), generator=case.generator()).tolist()
+    sources, prompts, accuracies = zip(*[rows[place] for place in order], strict=True)
+    return [(list(sources), list(prompts), list(accuracies), expected)]
 
 
 def _batches(*more: Sequence[Any]) -> Callable[[Numbers], Iterable[Arguments]]:
@@ -263,6 +331,14 @@ METRIC_FUNCTIONS = (
         suspects="the prompt's part, one place more",
         cases=_batches(()),
         right=lambda batch: batch["attention_mask"][:, P:],
+    ),
+    Plain(
+        name="validation of failures",
+        law="validations with answers that failed",
+        suspects="answers that failed or are missing left out of the accuracy, or in that of the others",
+        cases=_failures,
+        right=validation_of_failures,
+        bound=1e-9,
     ),
     Plain(
         name="speculation",

@@ -17,8 +17,8 @@ REWARD_CALLS = relation_of(
     "reward-functions-get-each-rows-own-facts",
     "A reward function is given the text, the right answer and the facts of each row; what it returns stays with it.",
 )
-Kind = Literal["number", "dictionary"]
-"""What the function returns."""
+Kind = Literal["number", "dictionary", "awaited"]
+"""What the function returns; one that is awaited returns a number."""
 
 
 class ScoredRow(NamedTuple):
@@ -53,7 +53,7 @@ def scored(call: RewardCall) -> float:
 def returned(call: RewardCall, kind: Kind) -> Any:
     """Return what the function returns."""
     score = scored(call)
-    if kind == "number":
+    if kind != "dictionary":
         return score
     return {"score": score, "found": call.answer[-3:], "is_right": call.right in call.answer}
 
@@ -86,6 +86,7 @@ def _cases(case: Numbers) -> Iterable[Arguments]:
         yield rows, kind
         yield rows[::-1], kind
         yield rows[2:3], kind
+    yield rows, "awaited"
 
 
 def _named(case: Numbers) -> Iterable[Arguments]:
@@ -106,6 +107,11 @@ def extras_of(rows: Sequence[ScoredRow], kind: Kind) -> dict[str, list[Any]]:
     """Return what the function returned of each row by name."""
     found = [returned(call_of(row), kind) for row in rows]
     return {name: [one[name] for one in found] for name in found[0]}
+
+
+def given_of(rows: Sequence[ScoredRow]) -> tuple[list[float], list[Any], int]:
+    """Return the rewards and texts that a batch has already, and that no function is called."""
+    return [row.earlier["style"] for row in rows], [row.answer for row in rows], 0
 
 
 def passed_of(rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
@@ -147,6 +153,14 @@ REWARD_FUNCTIONS = (
         suspects="names that are lost, values of other rows",
         cases=_named,
         right=extras_of,
+    ),
+    Plain(
+        name="given rewards",
+        law="rewards that a batch has already",
+        suspects="rewards computed a second time, what came with them lost",
+        cases=lambda case: [(_rows(case),), (_rows(case)[::-1],)],
+        right=given_of,
+        bound=FLOAT32,
     ),
     Plain(
         name="turns of reward calls",

@@ -59,7 +59,7 @@ class LossGuard:
             self._share += float(micro.batch.mask_BT.sum() / micro.global_valid_tokens)
 
     def _watch(self, of: str, value_BT: Tensor, right_BT: Tensor) -> None:
-        """Keep the gradient that arrives at a tensor beside the right one."""
+        """Keep the gradient that arrives at a tensor with the right one."""
         seen: list[Tensor] = []
         watch = value_BT.register_hook
         watch(lambda gradient: seen.append(gradient.detach()))  # type: ignore[no-untyped-call]

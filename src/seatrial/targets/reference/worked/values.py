@@ -23,7 +23,8 @@ from seatrial.targets.reference.worked.made_ray import Cluster
 
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 PLAIN = (bool, int, float, str, type(None))
-
+LEFT_OUT = ("TYPE_CHECKING", "COMMAND")
+"""Constants that are not compared: how processes are started differs where a fault is planted in them too."""
 
 NEEDS: Mapping[str, Sequence[str]] = {
     "ray": (
@@ -65,7 +66,7 @@ def values_of(name: str) -> dict[str, Any]:
 
 def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
-        if _CONSTANT.fullmatch(name) and name != "TYPE_CHECKING":
+        if _CONSTANT.fullmatch(name) and name not in LEFT_OUT:
             yield from _plain(name, value)
         elif getattr(value, "__module__", None) == module.__name__:
             if isinstance(value, type):
