@@ -117,6 +117,14 @@ SUMS = "R29.combined/"
         ("unmerging leaves the last", {"R29.elsewhere/merged next to the other"}),
         ("gradients of the other", {"R29.elsewhere/gradients"}),
         ("dropout of the base", {"R29.routes/training with dropout starts as the base"}),
+        (
+            "no rate",
+            {
+                "R29.routes/training with all of it dropped",
+                "R29.routes/training with dropout, on average",
+            },
+        ),
+        ("not scaled", {"R29.routes/training with dropout, on average"}),
         ("tokens without a label", {"R29.prepared/tokens without a label"}),
         ("padding", {"R29.prepared/padding"}),
         ("starts from nothing", {"R29.prepared/tokens without a label", "R29.prepared/padding"}),

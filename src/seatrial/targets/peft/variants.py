@@ -162,7 +162,7 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "road": {"road-2": {"variant": "road_2"}, "road-4-of-16": {"variant": "road_4", "group_size": 16}},
     "supertuning": {
         "smallest": {"select_top": False},
-        "low-rank": {"r": 2, "lora_alpha": 3.0},
+        "low-rank": {"r": 2, "lora_alpha": 3.0, "dropout": "lora_dropout"},
         "derived-indices": {"save_precomputed_indices": False},
     },
     "tinylora": {

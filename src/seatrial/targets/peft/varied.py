@@ -62,6 +62,7 @@ def varied(types: Mapping[str, type[Any]]) -> dict[str, type[PeftAdapters]]:
 def _varied(plain: type[PeftAdapters], options: Mapping[str, Any], name: str) -> type[PeftAdapters]:
     given = dict(options)
     trait: Trait = given.pop("trait", plain.kind.trait)
+    dropout: str | None = given.pop("dropout", plain.kind.dropout)
     if "feedforward_modules" in plain.kind.options and "target_modules" in given:
         given.setdefault("feedforward_modules", [])
     if "init_ia3_weights" in plain.kind.options and "init_weights" in given:
@@ -70,7 +71,7 @@ def _varied(plain: type[PeftAdapters], options: Mapping[str, Any], name: str) ->
         plain.kind,
         options={**plain.kind.options, **given},
         trait=trait,
-        dropout=plain.kind.dropout,
+        dropout=dropout,
         spec=_spec_of(plain, given, trait),
     )
     return type(
