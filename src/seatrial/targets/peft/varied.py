@@ -104,6 +104,9 @@ def _spec_of(plain: type[PeftAdapters], given: Mapping[str, Any], trait: Trait) 
         changed["disables_all"] = False
     if given.get("init_weights", True) is False:
         changed["starts_as_base"] = False
+        changed["rescales_dropout"] = None  # what is added is too large for layers to add up
+    if "embed_tokens" in (given.get("target_modules") or ()):
+        changed["drops_all"] = False  # embeddings have no dropout
     if trait in NETS:
         refuses.append("checkpointing")
         changed["closed_form"] = False  # the oracle has none of their factors
