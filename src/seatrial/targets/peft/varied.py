@@ -16,9 +16,7 @@ from seatrial.targets.peft.variants import COMMON, OWN, TAKES
 
 BREAKS: Mapping[str, Sequence[KnownFailure]] = {
     "adalora-rslora": [known_failures.ADALORA_RSLORA],
-    "adalora-all-biases": [known_failures.TRAINS_FOR_INFERENCE],
-    "delora-all-biases": [known_failures.TRAINS_FOR_INFERENCE],
-    "oft-all-biases": [known_failures.TRAINS_FOR_INFERENCE],
+    **{f"{name}-all-biases": [known_failures.TRAINS_FOR_INFERENCE] for name in TAKES["all-biases"].split()},
     "glora-saved-head": [known_failures.SAVED_IN_A_MIXED_BATCH],
     "road-saved-head": [known_failures.SAVED_IN_A_MIXED_BATCH],
     "hira-rank-pattern": [known_failures.HIRA_RANKS],
