@@ -84,6 +84,7 @@ def _has_another_mean(stack: Any) -> str | None:
     "training with dropout, on average",
     "a rate that is ignored, what is kept that is not scaled, or is scaled by another rate",
     excluded=_has_another_mean,
+    thorough=True,
 )
 def dropout_keeps_its_mean(stack: Any, case: AdapterCase) -> Measure:
     """Compare what a small adapter adds in training, on average over draws, with what it adds in evaluation."""
