@@ -128,10 +128,22 @@ def loader_of(plan: Mapping[str, Any]) -> DataLoader[Any]:
     return loader
 
 
+@contextlib.contextmanager
+def sizes_needed() -> Iterator[None]:
+    """Turn the words with which older releases refuse batches without a size into `NotServed`."""
+    try:
+        yield
+    except ValueError as error:
+        if "has no batch size" not in str(error):
+            raise
+        raise NotServed(f"refused: {error}") from error
+
+
 def _epochs(plan: Mapping[str, Any]) -> Iterator[Any]:
     """Yield what reads each epoch."""
     accelerator = _loader_accelerator(plan)
-    loader = accelerator.prepare(loader_of(plan))
+    with sizes_needed():
+        loader = accelerator.prepare(loader_of(plan))
     for epoch in range(plan["first_epoch"], plan["num_epochs"]):
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
