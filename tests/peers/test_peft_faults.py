@@ -161,6 +161,19 @@ def drawn(self, *given, **options):
     return found
 PeftAdapterMixin.load_adapter = drawn
 """
+RATE_OF_RANKS = """
+from peft.tuners.loha.layer import LoHaLayer
+update = LoHaLayer.update_layer
+def of_ranks(self, adapter_name, *given, **options):
+    update(self, adapter_name, *given, **options)
+    self.module_dropout[adapter_name] = self.rank_dropout[adapter_name]
+LoHaLayer.update_layer = of_ranks
+"""
+NOT_SCALED = """
+from torch import nn
+drop = nn.Dropout.forward
+nn.Dropout.forward = lambda self, x: drop(self, x) * (1 - self.p if self.training else 1)
+"""
 FAULTS = [
     ("prompt", "R29.routes", NO_PROMPT_BEFORE_EMBEDDINGS, "asked: embeddings given"),
     ("lora-on-llama", "R29.families", HALF_MERGED, "linear layers: merged"),
@@ -170,6 +183,8 @@ FAULTS = [
     ("hira", "R29.routes", CONVERTS_ALL, "moved: converted to low rank by energy"),
     ("lora", "R29.routes", SCALE_NOT_INJECTED, "moved: injected into a plain model"),
     ("lora", "R29.routes", DROPS_THE_BASE, "training with dropout starts as the base"),
+    ("loha", "R29.routes", RATE_OF_RANKS, "training with all of it dropped"),
+    ("vera", "R29.routes", NOT_SCALED, "training with dropout, on average"),
     ("lora", "R29.elsewhere", TRAINS_WHERE_IT_IS_NOT, "switched"),
     ("lora", "R29.elsewhere", MERGES_AGAIN, "merged twice"),
     ("lora-ga-arbr-stable", "R29.adapted", BASE_AS_IT_WAS, "starts as the base"),

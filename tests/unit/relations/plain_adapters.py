@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from tests.unit.relations.plain_combinations import combine_parts
+from tests.unit.relations.plain_dropout import dropped, in_training
 from torch import Tensor
 
 from seatrial.relations.contracts.adapters import AdapterSpec, OptimizerGroup, Role, WeightUpdate
@@ -25,6 +26,7 @@ class PlainAdapted:
     dtype: torch.dtype
     seed: int
     dropout: float = 0.0
+    training: bool = False
     adapters: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     used: list[str] = field(default_factory=lambda: ["first"])
     on: bool = True
@@ -80,9 +82,7 @@ class PlainAdapted:
         logits_BSV = embedded_BSD @ self.base["weight"].T + self.base["bias"]
         if self.taken and self.fault != "added while merged":
             return logits_BSV
-        kept = embedded_BSD.float()
-        if self.dropout and self.fault == "dropout":
-            kept = kept * (1 - self.dropout)
+        kept = dropped(self, embedded_BSD.float())
         for name in names:
             factors = self.adapters[name]
             logits_BSV = logits_BSV + (kept @ factors["A"].T @ factors["B"].T * self.scale()).to(self.dtype)
@@ -294,9 +294,7 @@ class PlainAdapters:
                 ids_BS = torch.cat([ids_BS, model.outputs(ids_BS)[:, -1:].argmax(-1)], dim=1)
             logits_BSV = model.outputs(ids_BS)[:, begun:]
         else:
-            logits_BSV = model.outputs(ids_BS)
-            if self.fault == "dropout of the base" and call == "in training" and model.dropout:
-                logits_BSV = torch.nn.functional.dropout(logits_BSV, model.dropout)
+            logits_BSV = in_training(model, ids_BS) if call == "in training" else model.outputs(ids_BS)
         return logits_BSV + (self.fault == call), ids_BS
 
     def transferred(self, model: PlainAdapted, ids_BS: Tensor, transfer: str) -> Tensor:

@@ -37,6 +37,11 @@ class PlainLoops(PlainTracker, PlainProcesses):
                 epochs.append([step[rank] for step in steps if step[rank]])
         return ranks
 
+    def said_lengths(self, plan: LoaderPlan) -> Sequence[Sequence[int]]:
+        given = replace(plan, skip=0) if self.fault == "says what it skips" else plan
+        ranks = self.loaded_rows(replace(given, even=True) if self.fault == "says the fullest" else given)
+        return [[len(batches) for batches in epochs] for epochs in ranks]
+
     def _steps(self, plan: LoaderPlan, epoch: int) -> list[list[list[int]]]:
         """Return the rows of each step by process."""
         rows = list(range(plan.num_drawn))

@@ -117,6 +117,7 @@ SUMS = "R29.combined/"
         ("unmerging leaves the last", {"R29.elsewhere/merged next to the other"}),
         ("gradients of the other", {"R29.elsewhere/gradients"}),
         ("dropout of the base", {"R29.routes/training with dropout starts as the base"}),
+        ("no rate", {"R29.routes/training with all of it dropped"}),
         ("tokens without a label", {"R29.prepared/tokens without a label"}),
         ("padding", {"R29.prepared/padding"}),
         ("starts from nothing", {"R29.prepared/tokens without a label", "R29.prepared/padding"}),
@@ -137,6 +138,14 @@ def test_each_route_is_judged(way: str) -> None:
     verdict = run_relation(routes, PlainAdapters(way), seeds=[0], shrink_seconds=0)
     law = f"{'asked' if way in CALLS else 'moved'}: {way}"
     assert law in verdict.details["laws_broken"]
+
+
+@pytest.mark.parametrize("fault", ["", "no rate", "not scaled"])
+def test_the_mean_under_dropout_is_judged(fault: str) -> None:
+    """In a thorough run, which breaks no other law of a plain model."""
+    (routes,) = select(["R29.routes"])
+    verdict = run_relation(routes, PlainAdapters(fault), seeds=[0], shrink_seconds=0, thorough=True)
+    assert ("training with dropout, on average" in verdict.details.get("laws_broken", [])) == bool(fault)
 
 
 def test_what_is_declared_is_not_exercised() -> None:

@@ -56,6 +56,10 @@ class AdapterSpec:
     """Whether the type has dropout."""
     drops_added: bool = True
     """Whether dropout is of what the adapter adds to the base; False where the adapter also takes a part out."""
+    drops_all: bool = True
+    """Whether nothing of the adapter is left in training where dropout has a rate of 1."""
+    rescales_dropout: bool | None = True
+    """Whether what dropout keeps is scaled, so that its mean is that of evaluation; None where the mean is another."""
     closed_form: bool = True
     """Whether `updates` gives what the adapter makes of each weight."""
     refuses: tuple[Literal["two at once", "mixed batch", "checkpointing", "rescaling", "swapping"], ...] = ()

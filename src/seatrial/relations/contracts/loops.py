@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 from seatrial.relations.cases.case import Case
 
 ShuffledBy = Literal["generator", "process", "sampler"]
-BatchedBy = Literal["loader", "batch sampler", "sampler of batches"]
+BatchedBy = Literal["loader", "batch sampler", "sampler of batches", "list of batches"]
 Epochs = Sequence[Sequence[Sequence[int]]]
 """Numbers of rows by epoch and batch."""
 
@@ -29,7 +29,7 @@ class LoaderPlan(Case):
     shuffle: bool = False
     shuffled_by: ShuffledBy = "generator"
     """What shuffles: a generator that the loader is given; the random numbers of the process, which a run seeds;
-    or a sampler of the caller, whose order is that of the epoch it is given."""
+    or a sampler of the caller, or iterable data, whose order is that of the epoch that they are given."""
     iterable: bool = False
     """Whether the data only give one row after the other, without a number of rows."""
     split: bool = False
@@ -46,7 +46,7 @@ class LoaderPlan(Case):
     """The epoch that is read first, as after a resume."""
     batched_by: BatchedBy = "loader"
     """What makes batches of rows: the loader, by a size; a sampler of batches of the caller, given as such; or the same
-    given as the sampler of single rows, to a loader with `batch_size=None`."""
+    given as the sampler of single rows, to a loader with `batch_size=None`; or batches in a list, without a size."""
     own_draws: bool = False
     """Whether each process has drawn other random numbers before it reads, as after dropout or its own augmentation."""
     seed: int = 0
@@ -75,6 +75,15 @@ class RowLoader(Protocol):
 
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
         """Return the rows that each process reads, in the order of processes."""
+        ...
+
+
+@runtime_checkable
+class SizedLoader(RowLoader, Protocol):
+    """One that says how many batches it reads, as loops ask to plan their steps."""
+
+    def said_lengths(self, plan: LoaderPlan) -> Sequence[Sequence[int]]:
+        """Return how many batches the loader of each process says that it reads, by epoch; all data have a length."""
         ...
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from seatrial.relations.contracts.loops import Epochs, LoaderPlan
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.accelerate.known import EPOCH_LOST, SEED_LOST, STILL_FILLED
-from seatrial.targets.accelerate.ranked import loader_of, new_accelerator
+from seatrial.targets.accelerate.ranked import loader_of, new_accelerator, sizes_needed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import find_name
 
@@ -32,14 +32,15 @@ class LoadersAlone(KnowsFailures):
         return [self._rows_of(plan, rank) for rank in range(plan.num_ranks)]
 
     def _rows_of(self, plan: LoaderPlan, rank: int) -> Epochs:
-        loader = self._prepare(
-            loader_of(vars(plan)),
-            num_processes=plan.num_ranks,
-            process_index=rank,
-            split_batches=plan.split,
-            even_batches=plan.even,
-            use_seedable_sampler=plan.shuffled_by != "process",
-        )
+        with sizes_needed():
+            loader = self._prepare(
+                loader_of(vars(plan)),
+                num_processes=plan.num_ranks,
+                process_index=rank,
+                split_batches=plan.split,
+                even_batches=plan.even,
+                use_seedable_sampler=plan.shuffled_by != "process",
+            )
         epochs: list[Any] = []
         for epoch in range(plan.first_epoch, plan.num_epochs):
             if hasattr(loader, "set_epoch"):

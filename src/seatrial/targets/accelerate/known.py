@@ -18,6 +18,13 @@ STILL_FILLED = KnownFailure(
     "iterable data are filled up with rows from the beginning although even_batches is False",
     finding="Accelerate: uneven ends of iterable data",
 ).of("R30.rows/every row once, iterable data, uneven ends")
+LENGTHS_OF_ITERABLE = KnownFailure(
+    "the length of iterable data is that of whole batches in each process, also where batches are split or left out",
+    finding="Accelerate: lengths of loaders of iterable data",
+).of(
+    "R30.rows/batches that are said, iterable data, split batches",
+    "R30.rows/batches that are said, in a resumed epoch of iterable data",
+)
 LEFT_WITHIN = KnownFailure(
     "a prepared loader whose loop was left stays the one that says where an epoch ends",
     finding="Accelerate: an evaluation that is left within a loop",

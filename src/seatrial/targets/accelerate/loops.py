@@ -21,7 +21,14 @@ from seatrial.relations.contracts.processes import ExchangePlan, SeedPlan, Split
 from seatrial.relations.contracts.saved_loops import SavedLoop, SavedLoopPlan, SavedLoopStep
 from seatrial.targets.accelerate.alone import LoadersAlone
 from seatrial.targets.accelerate.functions import Functions
-from seatrial.targets.accelerate.known import EPOCH_LOST, LEFT_WITHIN, SEED_LOST, SKIPPED_EPOCH, STILL_FILLED
+from seatrial.targets.accelerate.known import (
+    EPOCH_LOST,
+    LEFT_WITHIN,
+    LENGTHS_OF_ITERABLE,
+    SEED_LOST,
+    SKIPPED_EPOCH,
+    STILL_FILLED,
+)
 from seatrial.targets.accelerate.models import Models
 from seatrial.targets.accelerate.settings import SettingsOfVariables
 from seatrial.targets.accelerate.trackers import TRACKERS
@@ -55,10 +62,14 @@ class Loaders(_Accelerate):
         EPOCH_LOST,
         SEED_LOST,
         STILL_FILLED,
+        LENGTHS_OF_ITERABLE,
     )
 
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
         return _on_ranks(f"{RANKED}:loaded", plan)
+
+    def said_lengths(self, plan: LoaderPlan) -> Sequence[Sequence[int]]:
+        return _on_ranks(f"{RANKED}:said_lengths", plan)
 
 
 class StatefulLoaders(_Accelerate):

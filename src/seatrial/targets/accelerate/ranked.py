@@ -61,6 +61,13 @@ class _Stream(IterableDataset[Any]):
         return iter(torch.arange(self.num_rows))
 
 
+class _Sized(_Stream):
+    """The same with a length."""
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+
 class _Permuted(Sampler[int]):
     """Rows in the order of the seed and of the epoch that it is given."""
 
@@ -79,6 +86,19 @@ class _Permuted(Sampler[int]):
         return self.num_rows
 
 
+class _PermutedStream(_Stream):
+    """Rows in the order of the epoch that the data are given."""
+
+    def __init__(self, num_rows: int, seed: int) -> None:
+        """Begin with epoch 0."""
+        super().__init__(num_rows)
+        self.order = _Permuted(num_rows, seed)
+        self.set_epoch = self.order.set_epoch
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(torch.tensor, self.order)
+
+
 def loader_of(plan: Mapping[str, Any]) -> DataLoader[Any]:
     """Return the plain loader of a plan, after the process is seeded."""
     torch.manual_seed(plan["seed"])
@@ -87,7 +107,9 @@ def loader_of(plan: Mapping[str, Any]) -> DataLoader[Any]:
         torch.rand(1 + int(os.environ["RANK"]))
     options: dict[str, Any] = {"batch_size": plan["batch_size"], "drop_last": plan["drop_last"]}
     if plan["iterable"]:
-        return DataLoader(_Stream(plan["num_rows"]), **options)
+        if plan["shuffle"]:
+            return DataLoader(_PermutedStream(plan["num_rows"], plan["seed"]), **options)
+        return DataLoader((_Sized if plan.get("sized") else _Stream)(plan["num_rows"]), **options)
     if plan["drawn"] is not None:
         options["sampler"] = _Subset(range(plan["drawn"]))
     elif plan["shuffle"] and plan["shuffled_by"] == "sampler":
@@ -99,23 +121,44 @@ def loader_of(plan: Mapping[str, Any]) -> DataLoader[Any]:
     loader: DataLoader[Any] = DataLoader(rows, **options)  # type: ignore[arg-type]
     if plan["batched_by"] == "batch sampler":
         return DataLoader(rows, batch_sampler=loader.batch_sampler)  # type: ignore[arg-type]
+    if plan["batched_by"] == "list of batches":
+        return DataLoader(rows, batch_sampler=list(loader.batch_sampler))  # type: ignore[arg-type]
     if plan["batched_by"] == "sampler of batches":
         return DataLoader(rows, sampler=loader.batch_sampler, batch_size=None)  # type: ignore[arg-type]
     return loader
 
 
-def loaded(plan: Mapping[str, Any]) -> list[list[list[int]]]:
-    """Return the rows of each epoch that this process reads, by batch."""
+@contextlib.contextmanager
+def sizes_needed() -> Iterator[None]:
+    """Turn the words with which older releases refuse batches without a size into `NotServed`."""
+    try:
+        yield
+    except ValueError as error:
+        if "has no batch size" not in str(error):
+            raise
+        raise NotServed(f"refused: {error}") from error
+
+
+def _epochs(plan: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what reads each epoch."""
     accelerator = _loader_accelerator(plan)
-    loader = accelerator.prepare(loader_of(plan))
-    epochs = []
+    with sizes_needed():
+        loader = accelerator.prepare(loader_of(plan))
     for epoch in range(plan["first_epoch"], plan["num_epochs"]):
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
         resumes = plan["skip"] and epoch == plan["first_epoch"]
-        read = accelerator.skip_first_batches(loader, plan["skip"]) if resumes else loader
-        epochs.append([batch.tolist() for batch in read])
-    return epochs
+        yield accelerator.skip_first_batches(loader, plan["skip"]) if resumes else loader
+
+
+def loaded(plan: Mapping[str, Any]) -> list[list[list[int]]]:
+    """Return the rows of each epoch that this process reads, by batch."""
+    return [[batch.tolist() for batch in read] for read in _epochs(plan)]
+
+
+def said_lengths(plan: Mapping[str, Any]) -> list[int]:
+    """Return the lengths of the epochs that this process reads, as the loader says them."""
+    return [len(read) for read in _epochs({**plan, "sized": True})]
 
 
 def loaded_from_state(plan: Mapping[str, Any]) -> list[list[list[int]]]:

@@ -63,7 +63,7 @@ def _varied(kind: Any, seed: int) -> dict[str, Any]:
     ]
     if not same or kind.config in SHARED or kind.trait != "linear" or "target_modules" not in kind.options:
         raise NotServed("no varied options")
-    return dict(same[seed % len(same)])
+    return {name: value for name, value in same[seed % len(same)].items() if name != "dropout"}
 
 
 def options_of(kind: Any, which: Options, seed: int = 0) -> dict[str, Any]:

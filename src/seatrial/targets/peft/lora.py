@@ -24,6 +24,8 @@ def lora(
 ) -> type[PeftAdapters]:
     """Return the class of LoRA with these options; `combining` says that several can be combined to one."""
     given = {"r": 4, "lora_alpha": 6, "target_modules": LINEAR, "dropout": "lora_dropout", **options}
+    if known_failures.embeds(given) or given.get("lora_bias"):
+        given["spec"] = {"drops_all": False, **given.get("spec", {})}  # embeddings and biases have no dropout
     given["known"] = [
         *given.get("known", ()),
         *known_failures.in_histories(given),

@@ -192,16 +192,34 @@ OTHERS: dict[str, type[Any]] = {
         feedforward_modules=["mlp.c_proj"],
         fan_in_fan_out=True,
     ),
-    "loha": _on("LoHaConfig", dropout="rank_dropout", r=4, alpha=6),
-    "lokr": _on("LoKrConfig", dropout="rank_dropout", r=2, alpha=3),
+    "loha": _on("LoHaConfig", dropout="module_dropout", r=4, alpha=6, spec={"rescales_dropout": False}),
+    "lokr": _on("LoKrConfig", dropout="rank_dropout", r=2, alpha=3, spec={"rescales_dropout": False}),
     "lokr-both": _on(
-        "LoKrConfig", dropout="module_dropout", r=2, alpha=3, decompose_both=True, decompose_factor=8
+        "LoKrConfig",
+        dropout="module_dropout",
+        r=2,
+        alpha=3,
+        decompose_both=True,
+        decompose_factor=8,
+        spec={"rescales_dropout": False},
+    ),
+    # Both divide by the part that is kept, which is nothing at a rate of 1.
+    "loha-ranks-dropped": _on("LoHaConfig", dropout="rank_dropout", r=4, alpha=6, spec={"drops_all": False}),
+    "lokr-ranks-dropped": _on(
+        "LoKrConfig", dropout="rank_dropout", rank_dropout_scale=True, r=2, alpha=3, spec={"drops_all": False}
     ),
     "vera": _on("VeraConfig", r=8, dropout="vera_dropout"),
     "vera-conv1d": _on("VeraConfig", r=8, trait="conv1d", target_modules=TRANSPOSED, fan_in_fan_out=True),
     "vera-keeps-no-projection": _on("VeraConfig", r=8, save_projection=False),
     "fourierft": _on("FourierFTConfig", n_frequency=40, scaling=20.0, spec={"starts_as_base": False}),
-    "oft": _on("OFTConfig", r=0, also=[known_merges.OFT_TWO], oft_block_size=8, dropout="module_dropout"),
+    "oft": _on(
+        "OFTConfig",
+        r=0,
+        also=[known_merges.OFT_TWO, known_failures.OFT_DROPOUT],
+        oft_block_size=8,
+        dropout="module_dropout",
+        spec={"rescales_dropout": False},
+    ),
     "oft-neumann": _on(
         "OFTConfig",
         r=0,
@@ -209,7 +227,13 @@ OTHERS: dict[str, type[Any]] = {
         oft_block_size=8,
         use_cayley_neumann=True,
     ),
-    "boft": _on("BOFTConfig", dropout="boft_dropout", boft_block_size=4, boft_n_butterfly_factor=2),
+    "boft": _on(
+        "BOFTConfig",
+        dropout="boft_dropout",
+        boft_block_size=4,
+        boft_n_butterfly_factor=2,
+        spec={"drops_all": False, "rescales_dropout": None},  # one of the factors is dropped
+    ),
     "hra": _on("HRAConfig", r=4),
     "hra-gram-schmidt": _on("HRAConfig", also=[known_failures.HRA_START], r=4, apply_GS=True),
     "vblora": _on(
@@ -266,7 +290,7 @@ OTHERS: dict[str, type[Any]] = {
         spec={"drops_added": False},
     ),
     "osf": _on("OSFConfig", also=[known_failures.OSF_DISABLED, known_failures.OSF_TWICE], effective_rank=16),
-    "supertuning": _on("SupertuningConfig", dropout="lora_dropout", sparsity=0.9),
+    "supertuning": _on("SupertuningConfig", sparsity=0.9, spec={"drops_all": False}),
     "ln-tuning": _on(
         "LNTuningConfig",
         also=[known_failures.NOWHERE_ELSE, known_failures.SAVED_WHILE_MERGED, known_merges.NORM_CHECKS],

@@ -34,7 +34,8 @@ TAKES: Mapping[str, str] = {
     "saved-head": "adalora adamss beft boft c3a deft delora fourierft frod glora gralora hira hra ia3 lily loha "
     "lokr ln-tuning miss oft osf peanut psoft pvera randlora road shira supertuning tinylora unilora vblora vera "
     "waveft",
-    "all-biases": "adalora delora oft",
+    "all-biases": "adalora boft c3a deft delora fourierft frod gralora hra miss oft randlora tinylora unilora "
+    "vblora vera waveft",
     "drawn": "loha lokr boft deft delora glora gralora hira hra miss oft psoft randlora road shira "
     "vera waveft",
     "expression": "adalora boft c3a delora fourierft gralora hira hra ia3 loha lokr miss oft randlora road shira "
@@ -76,6 +77,7 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "lambda-pattern": {"lambda_pattern": {"up_proj": 7}},
         "both-patterns": {"rank_pattern": {"q_proj": 2}, "lambda_pattern": {"q_proj": 7}},
     },
+    "frod": {"seed": {"projection_prng_key": 5}, "denser": {"sparse_rate": 0.2}},
     "fourierft": {
         "frequency-pattern": {"n_frequency_pattern": {"q_proj": 11}},
         "seed": {"random_loc_seed": 5},
@@ -143,6 +145,7 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "deep-scaled": {"depth": 1, "scaling": 0.5, "act_fn": "gelu"},
     },
     "psoft": {
+        "neumann-terms": {"use_cayley_neumann": True, "num_cayley_neumann_terms": 3},
         "lowrank": {"psoft_svd": "lowrank"},
         "pissa": {"ab_svd_init": "pissa_init"},
         "not-orthogonal": {"psoft_orth": False},
@@ -152,8 +155,13 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "neumann": {"use_cayley_neumann": True},
         "alpha": {"psoft_alpha": 4},
     },
-    "pvera": {"keeps-no-projection": {"save_projection": False}, "initial": {"d_initial": 0.4}},
+    "pvera": {
+        "keeps-no-projection": {"save_projection": False},
+        "initial": {"d_initial": 0.4},
+        "seed": {"projection_prng_key": 5},
+    },
     "randlora": {
+        "seed": {"projection_prng_key": 5},
         "sparse": {"sparse": True},
         "very-sparse": {"very_sparse": True},
         "keeps-no-projection": {"save_projection": False},
@@ -162,7 +170,7 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "road": {"road-2": {"variant": "road_2"}, "road-4-of-16": {"variant": "road_4", "group_size": 16}},
     "supertuning": {
         "smallest": {"select_top": False},
-        "low-rank": {"r": 2, "lora_alpha": 3.0},
+        "low-rank": {"r": 2, "lora_alpha": 3.0, "dropout": "lora_dropout"},
         "derived-indices": {"save_precomputed_indices": False},
     },
     "tinylora": {
@@ -171,13 +179,19 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "keeps-no-projection": {"save_projection": False},
         "seed": {"projection_seed": 5},
     },
-    "unilora": {"keeps-indices": {"save_indices": True}, "seed": {"proj_seed": 5}},
+    "unilora": {
+        "keeps-indices": {"save_indices": True},
+        "seed": {"proj_seed": 5},
+        "bound": {"init_theta_d_bound": 0.5},
+    },
     "vblora": {
+        "bounds": {"init_vector_bank_bound": 0.5, "init_logits_std": 1.0},
         "top-3": {"topk": 3},
         "top-3-alone": {"topk": 3, "save_only_topk_weights": True},
     },
     "vera": {"initial": {"d_initial": 0.4}, "seed": {"projection_prng_key": 5}},
     "waveft": {
+        "seed": {"random_loc_seed": 5},
         "frequency-pattern": {"n_frequency_pattern": {"q_proj": 11}},
         "without-inverse": {"use_idwt": False},
         "db2": {"wavelet_family": "db2"},
@@ -194,7 +208,10 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "scaled": {"trait": "scaled embedding"},
         "drawn": {"init_weights": False},
     },
-    "p-tuning": {"lstm": {"encoder_reparameterization_type": "LSTM"}},
+    "p-tuning": {
+        "lstm": {"encoder_reparameterization_type": "LSTM"},
+        "deeper": {"encoder_reparameterization_type": "LSTM", "encoder_num_layers": 1},
+    },
     "prefix": {"zero": {"init_weights": "zero"}},
 }
 """Variants of one type each."""

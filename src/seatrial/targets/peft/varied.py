@@ -16,9 +16,7 @@ from seatrial.targets.peft.variants import COMMON, OWN, TAKES
 
 BREAKS: Mapping[str, Sequence[KnownFailure]] = {
     "adalora-rslora": [known_failures.ADALORA_RSLORA],
-    "adalora-all-biases": [known_failures.TRAINS_FOR_INFERENCE],
-    "delora-all-biases": [known_failures.TRAINS_FOR_INFERENCE],
-    "oft-all-biases": [known_failures.TRAINS_FOR_INFERENCE],
+    **{f"{name}-all-biases": [known_failures.TRAINS_FOR_INFERENCE] for name in TAKES["all-biases"].split()},
     "glora-saved-head": [known_failures.SAVED_IN_A_MIXED_BATCH],
     "road-saved-head": [known_failures.SAVED_IN_A_MIXED_BATCH],
     "hira-rank-pattern": [known_failures.HIRA_RANKS],
@@ -62,6 +60,7 @@ def varied(types: Mapping[str, type[Any]]) -> dict[str, type[PeftAdapters]]:
 def _varied(plain: type[PeftAdapters], options: Mapping[str, Any], name: str) -> type[PeftAdapters]:
     given = dict(options)
     trait: Trait = given.pop("trait", plain.kind.trait)
+    dropout: str | None = given.pop("dropout", plain.kind.dropout)
     if "feedforward_modules" in plain.kind.options and "target_modules" in given:
         given.setdefault("feedforward_modules", [])
     if "init_ia3_weights" in plain.kind.options and "init_weights" in given:
@@ -70,7 +69,7 @@ def _varied(plain: type[PeftAdapters], options: Mapping[str, Any], name: str) ->
         plain.kind,
         options={**plain.kind.options, **given},
         trait=trait,
-        dropout=plain.kind.dropout,
+        dropout=dropout,
         spec=_spec_of(plain, given, trait),
     )
     return type(
@@ -103,6 +102,9 @@ def _spec_of(plain: type[PeftAdapters], given: Mapping[str, Any], trait: Trait) 
         changed["disables_all"] = False
     if given.get("init_weights", True) is False:
         changed["starts_as_base"] = False
+        changed["rescales_dropout"] = None  # what is added is too large for layers to add up
+    if "embed_tokens" in (given.get("target_modules") or ()):
+        changed["drops_all"] = False  # embeddings have no dropout
     if trait in NETS:
         refuses.append("checkpointing")
         changed["closed_form"] = False  # the oracle has none of their factors

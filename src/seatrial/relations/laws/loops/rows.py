@@ -99,6 +99,23 @@ LOST = "rows at the end that are dropped, a padding row for a real one, a batch 
     "an order that each process draws for itself",
     cases=plan(shuffle=True, own_draws=True),
 )
+@ROWS.law("every row once, one row", LOST, cases=plan(num_rows=1), thorough=True)
+@ROWS.law(
+    "every row once, one row, split batches",
+    LOST,
+    cases=plan(num_rows=1, split=True, batch_size=4),
+    thorough=True,
+)
+@ROWS.law(
+    "every row once, one row of iterable data", LOST, cases=plan(num_rows=1, iterable=True), thorough=True
+)
+@ROWS.law("every row once, a list of batches", LOST, cases=plan(batched_by="list of batches"), thorough=True)
+@ROWS.law(
+    "every row once, a list of batches, uneven ends",
+    LOST,
+    cases=plan(batched_by="list of batches", even=False, num_rows=9),
+    thorough=True,
+)
 @ROWS.law("every row once, iterable data, uneven ends", LOST, cases=plan(iterable=True, even=False))
 @ROWS.law(
     "every row once, iterable data, split batches", LOST, cases=plan(iterable=True, split=True, batch_size=4)
@@ -195,6 +212,18 @@ def batches_have_one_size(stack: Any, case: LoaderPlan) -> Measure:
     "another order in each epoch, a sampler of the caller",
     "an epoch that does not reach a sampler behind those that divide the batches",
     cases=plan(shuffle=True, shuffled_by="sampler"),
+)
+@ROWS.law(
+    "another order in each epoch, iterable data",
+    "an epoch that does not reach the data",
+    cases=plan(shuffle=True, shuffled_by="sampler", iterable=True),
+    thorough=True,
+)
+@ROWS.law(
+    "another order in each epoch, iterable data, dispatched",
+    "an epoch that does not reach the data",
+    cases=plan(shuffle=True, shuffled_by="sampler", iterable=True, dispatch=True),
+    thorough=True,
 )
 @ROWS.law(
     "another order in each epoch, the seed of the process",
