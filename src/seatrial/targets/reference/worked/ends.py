@@ -143,12 +143,10 @@ def _of_ranks() -> Iterator[WorkedExample]:
             )
         else:
             yield example(name, not variable, _launches, options, variable)
-    own = [["-P", "-m", "refrl"], ["grpo", "x"]]
-    for command, right_words in (
-        (None, [[sys.executable, *own[0], *own[1]], 2]),
-        (["own"], [["own", *own[1]], 2]),
-    ):
-        yield example(f"the command of ranks on Ray: {command}", right_words, _on_ray, command)
+    # A planted fault has its own `COMMAND`.
+    for command, first in ((None, launcher.COMMAND), (["own"], ["own"])):
+        right = [[*first, "grpo", "x"], 2]
+        yield example(f"the command of ranks on Ray: {command}", right, _on_ray, command)
 
 
 def _finished(ends: bool) -> list[Any]:
