@@ -250,7 +250,7 @@ class Compared(KnowsFailures, Defining):
             made = [
                 [{**row, "privileged_context": FEEDBACK[n]} for n, row in enumerate(rows)] for rows in made
             ]
-        if self._defines(plan) and self.kind.options.get("lmbda") == 1:
+        if self._definition is not None and self.kind.options.get("lmbda") == 1:
             made[0] = [self._as_long(row, plan) for row in made[0]]
         changes = {"turns": with_turns, "turns as texts": as_texts}
         if change := changes.get(plan.variation):

@@ -78,6 +78,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
     ),
     "gold-universal": Kind(
         trainer="GOLD",
+        known_failures=(REPEATED_OF_ANY,),
         rows="messages",
         options={**SHORT, "lmbda": 0.0, "use_uld_loss": True},
         requires=("use_uld_loss", "use_extended_uld"),
@@ -86,10 +87,10 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"uld_token_merge_strategy": "bayesian"},
             {"uld_crossentropy_weight": 0.5},
             {"uld_distillation_weight": 0.5},
-            {"use_extended_uld": False},
         ),
         definition=universal,
         defined=(
+            {"use_extended_uld": False},
             {"uld_use_hybrid_loss": True, "beta": 0.0, "uld_token_merge_strategy": "bayesian"},
             {
                 "uld_use_hybrid_loss": True,
