@@ -72,8 +72,8 @@ by their lines, at most two or three in a module.
 Wanted are 90% by relations and level 0, and 70% by trials.
 
 Rates by relations are lower bounds: the fast relations, those nearest to the module and level 0 were asked, mostly on
-one seed, and the longest relations only where they are the nearest. For the four sets before the last all were asked, on
-64 cores; two faults of the first of them had no answer in 400 s, and two of the fourth none in 570 s: they count as
+one seed, and the longest relations only where they are the nearest. For the four sets before the last all were asked,
+on 64 cores; two faults of the first of them had no answer in 400 s, and two of the fourth none in 570 s: they count as
 missed. Faults that need Ray, TransferQueue, Triton or vLLM, where a machine did not have it, are left out, as are
 those of earlier sets for which the time was up.
 
@@ -84,8 +84,8 @@ two, whose rows have no reward. A third is seen since a guard is fixed that fail
 template of the user's. By the rule of the earlier sets, and without that, it is 23 of 41. Of its 15 misses, three are
 of options that the sound stack refuses, and six of faults that change no run.
 
-The three sets before the last have another rule for trials. The lines that each trial executes are recorded on the sound stack
-(`benchmarks/plants_by_trials.py`), and all trials of the lowest level that executes a fault are asked, with the trial
+The three sets before the last have another rule for trials. The lines that each trial executes are recorded on the
+sound stack (`benchmarks/plants_by_trials.py`), and all trials of the lowest level that executes a fault are asked, with the trial
 that the planter chose. In the first of them, seven faults are left out, all of them of direct calls: six that no
 trial executes, of which none is seen, and one whose options the sound stack did not finish with. By the planter's
 choice alone 35 of 51 are seen. Eleven of the 38 are seen only because a run now calls the functions that it uses on
@@ -98,8 +98,8 @@ of what trials miss. By relations, two are left out, which need Ray and Triton; 
 At least eleven of the 23 are seen only by worked examples in a run. All eleven misses of relations are seen since R34
 has examples for their classes.
 
-Before the set of seed 1313 was measured, runs were made to ask the worked examples of all parts that they have, in a copy of
-the process that works at the same time. 17 of its 37 are seen by examples alone. One more was reported, falsely: by
+Before the set of seed 1313 was measured, runs were made to ask the worked examples of all parts that they have, in a
+copy of the process that works at the same time. 17 of its 37 are seen by examples alone. One more was reported, falsely: by
 an example that fails in every rank on Ray (repaired since). Of 15 that no trial was recorded executing, one is seen.
 In that measurement the copy was made after training, which PyTorch's threads do not survive: on that machine examples
 failed in three runs for it: one without a fault, and two whose faults other checks see as well. The copy is made at

@@ -72,9 +72,17 @@ def test_every_expected_failure_has_its_script() -> None:
         assert known.laws and known.reason
 
 
+WITHOUT_A_LAW = {
+    "Accelerate: the epoch of a seedable sampler in saved state",
+    "TRL: padding in the log of online DPO",
+    "TRL: the divisor of sampled answers",
+}
+"""Findings that break no law: the rows of the laws avoid them, or none reads that."""
+
+
 def test_no_script_is_left_of_what_is_no_longer_expected() -> None:
-    """Each heading is named by an adapter, but for how the scripts of a stack begin."""
-    named = {finding for _, finding in findings()}
+    """Each heading is named by an adapter, but for how the scripts of a stack begin and what breaks no law."""
+    named = {finding for _, finding in findings()} | WITHOUT_A_LAW
     assert {heading for heading in scripts() if not heading.endswith(BEGINNING)} == named
 
 
