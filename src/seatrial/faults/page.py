@@ -85,13 +85,13 @@ template of the user's. By the rule of the earlier sets, and without that, it is
 of options that the sound stack refuses, and six of faults that change no run.
 
 The three sets before the last have another rule for trials. The lines that each trial executes are recorded on the
-sound stack (`benchmarks/plants_by_trials.py`), and all trials of the lowest level that executes a fault are asked, with the trial
-that the planter chose. In the first of them, seven faults are left out, all of them of direct calls: six that no
-trial executes, of which none is seen, and one whose options the sound stack did not finish with. By the planter's
-choice alone 35 of 51 are seen. Eleven of the 38 are seen only because a run now calls the functions that it uses on
-the worked examples of R34; without that it is 27 of 53. Its nine misses by relations are faults of direct calls, as
-are 14 of the 15 misses by trials. All nine are seen since R34 checks nested and derived values, second files and
-calls, and resumed states.
+sound stack (`benchmarks/plants_by_trials.py`), and all trials of the lowest level that executes a fault are asked,
+with the trial that the planter chose. In the first of them, seven faults are left out, all of them of direct calls:
+six that no trial executes, of which none is seen, and one whose options the sound stack did not finish with. By the
+planter's choice alone 35 of 51 are seen. Eleven of the 38 are seen only because a run now calls the functions that it
+uses on the worked examples of R34; without that it is 27 of 53. Its nine misses by relations are faults of direct
+calls, as are 14 of the 15 misses by trials. All nine are seen since R34 checks nested and derived values, second
+files and calls, and resumed states.
 
 The set of seed 1212 has the most faults of direct calls: 44 of 60. They are all that relations miss, and all but one
 of what trials miss. By relations, two are left out, which need Ray and Triton; by trials, 15 that no trial executes.
@@ -99,13 +99,13 @@ At least eleven of the 23 are seen only by worked examples in a run. All eleven 
 has examples for their classes.
 
 Before the set of seed 1313 was measured, runs were made to ask the worked examples of all parts that they have, in a
-copy of the process that works at the same time. 17 of its 37 are seen by examples alone. One more was reported, falsely: by
-an example that fails in every rank on Ray (repaired since). Of 15 that no trial was recorded executing, one is seen.
-In that measurement the copy was made after training, which PyTorch's threads do not survive: on that machine examples
-failed in three runs for it: one without a fault, and two whose faults other checks see as well. The copy is made at
-the start of the process since. All ten misses of relations are seen since R34 has examples for their classes:
-flushes, types that travel, time limits, placements in Ray, values that are not finite, heads, first adapters, and
-routers.
+copy of the process that works at the same time. 17 of its 37 are seen by examples alone. One more was reported,
+falsely: by an example that fails in every rank on Ray (repaired since). Of 15 that no trial was recorded executing,
+one is seen. In that measurement the copy was made after training, which PyTorch's threads do not survive: on that
+machine examples failed in three runs for it: one without a fault, and two whose faults other checks see as well. The
+copy is made at the start of the process since. All ten misses of relations are seen since R34 has examples for their
+classes: flushes, types that travel, time limits, placements in Ray, values that are not finite, heads, first
+adapters, and routers.
 
 The last set was measured on two cores: the fast relations, those nearest to the module and level 0. Of its nine
 misses the remaining relations were begun for three, without an answer in 300 s; they were not asked for the others.
