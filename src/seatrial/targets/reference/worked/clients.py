@@ -234,9 +234,9 @@ def _of_filters() -> Iterator[WorkedExample]:
 
 
 class _Judges(BaseRolloutFilter):
-    """Judges the samples as it is told."""
+    """Returns these judgements."""
 
-    name = "told"
+    name = "fixed"
 
     def __init__(self, judgements: Sequence[bool]) -> None:
         self._judgements = judgements
