@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from refrl.config.run import DataPlaneConfig
@@ -19,6 +20,7 @@ from refrl.data_plane.factory import (
     local_client,
     opened_data_plane,
 )
+from refrl.data_plane.filters import BaseRolloutFilter
 from refrl.data_plane.observability import ObservedClient, Operation
 from refrl.rollout.replay import ReplayBuffer
 from seatrial.relations.contracts.worked import WorkedExample
@@ -223,6 +225,25 @@ def _of_filters() -> Iterator[WorkedExample]:
         (list("ac"), ["b"]),
         lambda: tuple(one.sample_ids for one in LengthFilter(3)(lengths)),
     )
+    for judgements in ([np.True_, np.False_, np.True_], np.array([True, False, True]), [1, 0, 1]):
+        yield example(
+            f"a filter that judges {judgements!r}",
+            (list("ac"), ["b"]),
+            lambda given=judgements: tuple(one.sample_ids for one in _Judges(given)(_meta("abc"))),
+        )
+
+
+class _Judges(BaseRolloutFilter):
+    """Returns these judgements."""
+
+    name = "fixed"
+
+    def __init__(self, judgements: Sequence[bool]) -> None:
+        self._judgements = judgements
+
+    def keeps(self, meta: KVBatchMeta, **state: Any) -> Sequence[bool]:
+        """See `BaseRolloutFilter`."""
+        return self._judgements
 
 
 def _buffer(capacity: int = 4, **options: Any) -> ReplayBuffer:

@@ -161,6 +161,25 @@ def _of_words() -> Iterator[WorkedExample]:
             )(called(words)),
         )
 
+    def shortened(words: Sequence[str]) -> Any:
+        """Return the exit code of a command that does nothing, and the words before a proposal."""
+        module = cli.COMMANDS[words[0]][0].removeprefix("refrl.").replace(".", "__")
+        code, _, errors = called(words, **{f"{module}__run": lambda given: None})
+        return code, errors.partition(";")[0]
+
+    for words in (
+        ["profile", "--output", "y", "--conf", "x"],
+        ["grpo", "--conf", "x"],
+        ["sft", "--conf", "x"],
+        ["grpo", "--config", "x", "--print-conf"],
+        ["make-model", "--outp", "x"],
+        ["new", "loss", "x", "--outp", "x"],
+        ["recipes", "--he"],
+    ):
+        cut = next(word for word in reversed(words) if word.startswith("--"))
+        right = (2, f"refrl {words[0]}: there is no option {cut}")
+        yield example(f"an option cut short: {' '.join(words)}", right, shortened, words)
+
 
 class _Loops:
     """Loops that note what they are started with."""

@@ -6,18 +6,20 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from refrl.config import ClusterConfig
+from refrl.generation import process
 from refrl.generation.broadcast_link import BroadcastEnd, BroadcastLink
 from refrl.generation.messages import Message
 from refrl.generation.process import SocketLink
 from refrl.generation.receiving import StagedEngine
 from refrl.lifeline import TORCHRUN
+from refrl.rewards import math
 from refrl.runtime import launcher, rank_process
 from refrl.runtime.rank_process import RankProcess
 from refrl.weight_sync import broadcast
@@ -146,6 +148,18 @@ def _of_ranks() -> Iterator[WorkedExample]:
     for command, first in ((None, launcher.COMMAND), (["own"], ["own"])):
         right = [[*first, "grpo", "x"], 2]
         yield example(f"the command of ranks on Ray: {command}", right, _on_ray, command)
+    for starter in (launcher, process, math):
+        name = f"whether what {starter.__name__} starts may import from the current folder"
+        yield example(name, False, _imports_from_folder, starter)
+
+
+def _imports_from_folder(starter: ModuleType) -> bool:
+    """Return whether a command runs a module of refrl's without `-P`; a planted fault's own command does not."""
+    words: Sequence[str] = starter.COMMAND
+    if "-m" not in words:
+        return False
+    place = words.index("-m")
+    return words[place + 1].partition(".")[0] == "refrl" and "-P" not in words[:place]
 
 
 def _finished(ends: bool) -> list[Any]:

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,8 @@ from unittest.mock import patch
 import torch
 
 from refrl.config import ClusterConfig
-from refrl.generation import lean_check
+from refrl.generation import lean_check, torch_engine
+from refrl.generation.base import SamplingParams
 from refrl.generation.quantized import Int8Linear
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.generation.vllm.engine import ENVIRONMENT, _start
@@ -25,6 +26,7 @@ from refrl.training import build, build_generation
 from refrl.weight_sync.colocated import make_weight_sync
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration, policy_configuration
+from seatrial.targets.reference.limits.models import model_of
 from seatrial.targets.reference.worked.building import Noted
 from seatrial.targets.reference.worked.decoded import of_decoding
 from seatrial.targets.reference.worked.made import example, refused
@@ -157,6 +159,42 @@ def _of_engines() -> Iterator[WorkedExample]:
     ):
         name = f"how an engine decodes: {serves}, {result}, {block_tokens}"
         yield example(name, right, described, serves, result, block_tokens)
+
+    def compared(found: str | None, *, samples: bool) -> Any:
+        """Return what an engine says or samples with, after two calls, and how often it compared its decoder."""
+        noted: list[str] = []
+
+        def difference(model: Any) -> str | None:
+            noted.append("compared")
+            return found
+
+        def made(name: str) -> Any:
+            def take(*words: Any) -> None:
+                noted.append(name)
+                raise InterruptedError
+
+            return take
+
+        with (
+            patch.object(torch_engine, "difference", difference),
+            patch.object(torch_engine, "LeanDecoder", made("fast")),
+            patch.object(torch_engine, "CachedDecoder", made("own")),
+        ):
+            engine = TorchGenerator(model_of("llama"), 0, block_tokens=0)
+            for _ in range(2):
+                if samples:
+                    with suppress(InterruptedError):
+                        engine.generate([[1]], SamplingParams(max_new_tokens=1), torch.Generator())
+                else:
+                    noted.append(engine.engine.partition(", ")[2].rpartition(": ")[2])
+        return noted
+
+    for found, decoder in ((None, "fast"), ("far", "own")):
+        name = f"an engine whose decoder differs: {found}"
+        yield example(f"{name}, sampling", ["compared", decoder, decoder], compared, found, samples=True)
+        yield example(
+            f"{name}, described", ["compared", found or "", found or ""], compared, found, samples=False
+        )
 
 
 def _of_bounds() -> Iterator[WorkedExample]:
