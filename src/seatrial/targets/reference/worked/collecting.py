@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,12 +15,12 @@ from refrl.config import DataConfig
 from refrl.generation.base import Completion, SamplingParams
 from refrl.models.tokenization import make_byte_tokenizer
 from refrl.rewards.verifiers import exact_match
-from refrl.rollout.collect import Collector
+from refrl.rollout.collect import Collected, Collector, SyncCollector
 from refrl.rollout.environments import make_environment
 from refrl.rollout.environments.lookup import LookupEnvironment
 from refrl.rollout.multi_turn import take_turns
 from refrl.rollout.progress import Origin, RolloutProgress
-from refrl.rollout.sync import RolloutWorker
+from refrl.rollout.sync import Rollouts, RolloutWorker
 from refrl.tasks import Example, PromptSource
 from refrl.tasks.lookup import price_of
 from refrl.timing import Timer
@@ -111,7 +112,37 @@ def _of_collecting() -> Iterator[WorkedExample]:
     yield refused("all 1 prompts are in the step", "fewer prompts than a step needs", _too_few)
     yield example("counts of dynamic sampling", (2.0, 2.0, 0.0), _counts)
     yield example("phases of a step", ["data_processing", "generation", "reward_calculation"], _phases)
+    right = [["synced", 7, 4, 3, 2], {"sync": 2.0, "batches": 5.0}, 2, "trained"]
+    yield example("what a step that is sampled on demand trains on and logs", right, _on_demand)
     yield example("one seed for a step, regardless of the steps before", True, _seeds_of_steps)
+
+
+def _on_demand() -> list[Any]:
+    """Return what was done in which order, the counts of the step, its number of rows, and the training's result."""
+    noted: list[Any] = []
+    given = rollouts()
+
+    def prepare() -> dict[str, float]:
+        noted.append("synced")
+        return {"sync": 2.0}
+
+    def collect(step: int) -> Collected:
+        noted.append(step)
+        return Collected(given, given.examples, {"batches": 5.0})
+
+    def consume(train: Any, *, current_weight_version: int) -> Any:
+        noted.append(current_weight_version)
+        return train([], given.rows([2, 3]))
+
+    def trained(rows: Rollouts) -> str:
+        noted.append(len(rows.examples))
+        return "trained"
+
+    collector: Any = SimpleNamespace(collect=collect)
+    buffer: Any = SimpleNamespace(add=lambda rows: noted.append(len(rows.examples)), consume=consume)
+    source = SyncCollector(collector, buffer, prepare=prepare, version=lambda: 3)
+    collected, result = source.consume(7, trained)
+    return [noted, collected.counts, len(collected.rollouts.examples), result]
 
 
 def _too_few() -> None:

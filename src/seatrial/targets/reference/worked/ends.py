@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from refrl.generation.broadcast_link import BroadcastEnd, BroadcastLink
 from refrl.generation.messages import Message
 from refrl.generation.process import SocketLink
 from refrl.generation.receiving import StagedEngine
-from refrl.lifeline import TORCHRUN
+from refrl.lifeline import LIFELINE, TORCHRUN
 from refrl.rewards import math
 from refrl.runtime import launcher, rank_process
 from refrl.runtime.rank_process import RankProcess
@@ -135,6 +136,7 @@ def _of_ranks() -> Iterator[WorkedExample]:
     for ends, right in ((True, [5.0, "closed"]), (False, [5.0, "killed", None, "closed"])):
         yield example(f"a rank that ends by itself: {ends}", right, _finished, ends)
     yield example("descriptors of a rank that cannot be started", 0, _not_started)
+    yield example("the pipe that a rank inherits", (["lifeline reads", "further"], False), _inherited)
     for placement, variable in (("ray", True), ("ray", False), ("process", True)):
         options = {"placement": placement, "num_processes": 2}
         name = f"ranks on {placement}, within torchrun: {variable}"
@@ -196,6 +198,28 @@ def _not_started() -> int:
             os.fstat(descriptor)
             num_open += 1
     return num_open
+
+
+def _inherited() -> Any:
+    """Return the descriptors that a rank inherits, and whether it inherits others."""
+    noted: list[str] = []
+    further = os.open(os.devnull, os.O_WRONLY)
+
+    def started(command: Sequence[str], **options: Any) -> Any:
+        for one in options["pass_fds"]:
+            is_read = fcntl.fcntl(one, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+            kind = "lifeline" if options["env"][LIFELINE] == str(one) else "other end"
+            noted.append("further" if one == further else f"{kind} {'reads' if is_read else 'writes'}")
+        others.append(not options.get("close_fds", True))
+        return SimpleNamespace(wait=lambda *seconds: 0)
+
+    others: list[bool] = []
+    try:
+        with patch.object(rank_process, "subprocess", Replaced(subprocess, Popen=started)):
+            RankProcess(0, ["made"], {}, stdout=None, inherited=[further]).finish()
+    finally:
+        os.close(further)
+    return noted, *others
 
 
 def _launches(options: Mapping[str, Any], within_torchrun: bool) -> bool:

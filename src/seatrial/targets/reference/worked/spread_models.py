@@ -12,9 +12,11 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import Replicate, Shard
 
 from refrl.config import DTensorConfig
 from refrl.distributed import World
+from refrl.policy import tensors
 from refrl.policy.dtensor import meshes, spread_model
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, refused
@@ -24,6 +26,9 @@ def of_spread_models() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_meshes()
     yield from _of_models()
+    forms = {"Tensor": 1, "DTensor[Shard(dim=0)]": 2, "DTensor[Replicate(), Shard(dim=1)]": 1}
+    for size in (1, 2):
+        yield example(f"forms of tensors that are spread over {size}", forms, _forms, size)
 
 
 def _of_meshes() -> Iterator[WorkedExample]:
@@ -52,6 +57,18 @@ def _of_meshes() -> Iterator[WorkedExample]:
         ("expert_parallel_size=2 does not divide the 3 processes", 3, (1, 1, 2)),
     ):
         yield refused(words, f"meshes of {size} processes laid out as {layout}", _meshes, size, layout)
+
+
+def _forms(size: int) -> dict[str, int]:
+    class Spread(SimpleNamespace):
+        pass
+
+    mesh = SimpleNamespace(size=lambda: size, ndim=1, shape=(size,))
+    of_one = Spread(placements=(Shard(0),), device_mesh=mesh)
+    given: list[Any] = [of_one, torch.ones(1), of_one]
+    given.append(Spread(placements=(Replicate(), Shard(1)), device_mesh=mesh))
+    with patch.object(tensors, "DTensor", Spread):
+        return tensors.forms(given)
 
 
 def _meshes(size: int, layout: tuple[int, int, int], is_there: bool = True) -> Any:

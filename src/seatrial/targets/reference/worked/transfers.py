@@ -50,6 +50,11 @@ def examples() -> Iterator[WorkedExample]:
         (True, "bfloat16", torch.int64, (torch.int64, False)),
     ):
         yield example(f"what travels of {dtype}: {enabled}, {name}", right, _travels, enabled, name, dtype)
+    # A float32 value with an int32 place takes 8 bytes.
+    for most, loads in ((7, [8, 8, 0]), (20, [16, 8, 0]), (24, [24, 8, 0]), (999, [32, 8, 0])):
+        yield example(
+            f"the largest load of each of three syncs, of {most} bytes at most", loads, _loads, most
+        )
 
 
 def _travels(enabled: bool, name: Any, dtype: torch.dtype) -> Any:
@@ -58,6 +63,21 @@ def _travels(enabled: bool, name: Any, dtype: torch.dtype) -> Any:
     tensor = torch.tensor([1001], dtype=dtype)
     sent = TransferredWeights._as_sent(sync, tensor)
     return sent.dtype, sent.data_ptr() == tensor.data_ptr()
+
+
+def _loads(most: int) -> list[int]:
+    """Return the largest loads that one receiver reports: of four changed values, of one, and of whole tensors."""
+    own = {"a": torch.zeros(4)}
+    receiver = Receiver(lambda: iter(own.items()), load_batch_bytes=most)
+    found = []
+    for version, places in enumerate(([0, 1, 2, 3], [2], None), start=1):
+        now = own["a"].clone()
+        now[slice(None) if places is None else places] = float(version)
+        indices = None if places is None else torch.tensor(places, dtype=torch.int32)
+        receiver.begin(version, version - 1)
+        receiver.receive([Part("a", now if places is None else now[places], 0, indices)])
+        found.append(receiver.commit({"a": fingerprint(now)}).largest_load_bytes)
+    return found
 
 
 def _harvested(value: float, place: int) -> Any:
