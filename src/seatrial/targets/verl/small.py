@@ -16,7 +16,7 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
 from seatrial.targets.verl.algorithms import MULTIPLIED
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.rewards import objects
@@ -96,9 +96,7 @@ class VerlSmallFunctions(KnowsFailures):
         for name, places in PLAIN.items():
             with contextlib.suppress(Gone):
                 made[name] = find_name("verl", places)
-        for name, (needed, adapt) in ADAPTED.items():
-            with contextlib.suppress(Gone):
-                made[name] = adapt(*[_found(place) for place in needed])
+        made |= adapted_functions(ADAPTED, _found)
         if not made:
             raise Gone(f"verl {release('verl')} has none of {', '.join(PLAIN)}")
         self.utilities: Mapping[str, Callable[..., Any]] = made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy
 from torch import Tensor
 
-from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
 
 METRICS = "verl.trainer.ppo.metric_utils"
 ROWS = ("response_length_non_aborted/", "response/aborted_ratio", "num_turns/", "tool_call_counts/")
@@ -25,10 +24,7 @@ class VerlStepMetrics:
         Raises:
             Gone: there are none.
         """
-        made: dict[str, Callable[..., Any]] = {}
-        for name, (needed, adapt) in ADAPTED.items():
-            with contextlib.suppress(Gone):
-                made[name] = adapt(*[find_name("verl", [f"{METRICS}:{one}"]) for one in needed])
+        made = adapted_functions(ADAPTED, lambda name: find_name("verl", [f"{METRICS}:{name}"]))
         if not made:
             raise Gone(f"verl {release('verl')} has none of {', '.join(ADAPTED)}")
         self.utilities: Mapping[str, Callable[..., Any]] = made

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seatrial.relations.laws.utilities.step_parts import FILLED
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
 from seatrial.targets.verl.estimators import UNUSED
 
 TENSORDICTS = "verl.utils.tensordict_utils"
@@ -32,10 +32,7 @@ class VerlStepParts:
         Raises:
             Gone: there are none.
         """
-        made: dict[str, Callable[..., Any]] = {}
-        for name, (needed, adapt) in ADAPTED.items():
-            with contextlib.suppress(Gone):
-                made[name] = adapt(*[_found(place) for place in needed])
+        made = adapted_functions(ADAPTED, _found)
         if not made:
             raise Gone(f"verl {release('verl')} has none of {', '.join(ADAPTED)}")
         self.utilities: Mapping[str, Callable[..., Any]] = made

@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -179,17 +179,17 @@ def _kinds() -> Iterator[tuple[dict[str, Any], Any]]:
 def _needs() -> list[str]:
     """Return the runs that need a cluster, or none, against what they place there."""
     wrong = []
-    for (options, config), name in product(_kinds(), (None, RENDEZVOUS, TORCHRUN)):
-        environment: Mapping[str, str] = {
-            key: value for key, value in os.environ.items() if key not in (RENDEZVOUS, TORCHRUN)
-        }
-        with patch.dict(os.environ, {**environment, **({name: "x"} if name else {})}, clear=True):
-            found = clusters.needs_ray(config)
-        due = options["engine_on"] == "ray"
-        due |= options["ranks_on"] == "ray" and name is None
-        due |= options["store"] != "local" and options["kind"] is GRPORunConfig
-        if found is not due:
-            wrong.append(f"{options} {name}: {found}")
+    kinds = list(_kinds())
+    others = {key: value for key, value in os.environ.items() if key not in (RENDEZVOUS, TORCHRUN)}
+    for name in (None, RENDEZVOUS, TORCHRUN):
+        with patch.dict(os.environ, {**others, **({name: "x"} if name else {})}, clear=True):
+            for options, config in kinds:
+                found = clusters.needs_ray(config)
+                due = options["engine_on"] == "ray"
+                due |= options["ranks_on"] == "ray" and name is None
+                due |= options["store"] != "local" and options["kind"] is GRPORunConfig
+                if found is not due:
+                    wrong.append(f"{options} {name}: {found}")
     return wrong
 
 
