@@ -1,7 +1,7 @@
 """The guards: what they look at (samples of weights, the ledger of samples), and what they assert.
 
 Source: the monitors that the catalogue of silent failures calls for (docs/evidence/findings.md). Tensors carry their
-shape in their name (docs/extend/architecture.md); masks are 1 where a token trains.
+shape in their name (docs/architecture.md); masks are 1 where a token trains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a stack's adapter may offer to the relations: one small protocol per component.
 
 An adapter is any object with some of these methods. Relations about other components end NotRequested. Tensors are
-torch tensors; the letters of shapes are those of docs/extend/architecture.md (B rows, S padded sequence, T padded
+torch tensors; the letters of shapes are those of docs/architecture.md (B rows, S padded sequence, T padded
 completion, V vocabulary). A method that cannot serve an input by design raises `seatrial.relations.NotServed`:
 the law is then reported as not exercised. Any other exception is a crash and fails the component, `NotImplementedError`
 (which torch raises for missing kernels) included; a missing third-party package is Blocked.

@@ -1,6 +1,6 @@
 """Data that a stack's adapter and the relations exchange: rows, inputs, results.
 
-Letters of shapes are those of docs/extend/architecture.md (B rows, S padded sequence, T padded completion).
+Letters of shapes are those of docs/architecture.md (B rows, S padded sequence, T padded completion).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The guards in a run of refrl: `logger.observers=[seatrial.targets.reference.guards.observer:RunGuards]`.
 
-refrl does not import them: they watch it through its observer protocol (docs/extend/architecture.md). What they checked
+refrl does not import them: they watch it through its observer protocol (docs/architecture.md). What they checked
 and found is written to `guards.json` in the log's folder.
 """
 

@@ -1,4 +1,4 @@
-"""Every room of both packages stands in the order of imports, and has its sentence in docs/extend/architecture.md."""
+"""Every package has its place in the order of imports, and its sentence in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PACKAGES = ("seatrial", "refrl")
 CONTRACTS: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
     "importlinter"
 ]["contracts"]
-PAGE = (ROOT / "docs" / "extend" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
-def rooms(package: str) -> set[str]:
+def members(package: str) -> set[str]:
     """Return the modules and packages right inside a package."""
     inside = (ROOT / "src" / package).iterdir()
     return {path.stem for path in inside if path.suffix == ".py" or (path / "__init__.py").exists()} - {
@@ -33,12 +33,12 @@ def folders(package: str) -> list[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_room_stands_in_one_layer(package: str) -> None:
-    """And no layer names a room that is not there."""
+def test_every_member_stands_in_one_layer(package: str) -> None:
+    """And no layer names a member that is not there."""
     (contract,) = [held for held in CONTRACTS if held.get("containers") == [package]]
-    placed = [room.strip(" ()") for layer in contract["layers"] for room in layer.split("|")]
+    placed = [member.strip(" ()") for layer in contract["layers"] for member in layer.split("|")]
     assert len(placed) == len(set(placed))
-    assert set(placed) == rooms(package)
+    assert set(placed) == members(package)
     assert contract["exhaustive"]
 
 
