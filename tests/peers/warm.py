@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LIBRARIES = ("torch", "transformers.trainer")
+LIBRARIES = ("torch", "transformers.trainer", "seatrial.relations.engine", "seatrial.relations.registry")
 """What takes seconds to import and is in every environment that judges adapters."""
 
 
@@ -93,9 +93,10 @@ def end_warm(keep: int = 0) -> None:
 
 
 def _serve(names: Sequence[str]) -> None:
-    """Import the libraries, then fork for each line of the input, and answer it with the child's exit status."""
+    """Import the libraries and our laws, then fork for each line of the input; answer with the exit status."""
     for name in names:
         importlib.import_module(name)
+    sys.modules["seatrial.relations.registry"].own_relations()
     for line in sys.stdin:
         child = os.fork()
         if not child:
