@@ -8,13 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.forked import client
+from tests.forked import client, server
 from tests.forked.told import report_and_exit
 
 import refrl
 from refrl.generation import process
 from refrl.runtime import launcher
 from seatrial.faults.planting import PRELOAD
+from seatrial.targets.reference.guards import worked
 from seatrial.targets.reference.target import ReferenceTarget
 
 
@@ -91,6 +92,26 @@ def test_the_commands_by_which_refrl_starts_are_understood() -> None:
     target = ReferenceTarget()._argv(("grpo",))
     for command in (launcher.COMMAND, process.COMMAND, target):
         assert client.split(tuple(command[1:])) == (("-P",), tuple(command[3:]))
+
+
+def test_worked_examples_that_were_right_are_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that were not are, by each process."""
+    asked = []
+
+    def ask(subject: str) -> worked.Found:
+        asked.append(subject)
+        return worked.Found(number=2, wrong=["1"] if subject == "calls" else [], packages={"ray"})
+
+    found = {}
+    for _ in range(2):
+        monkeypatch.setattr(worked, "ask", ask)
+        server._remember_examples(tmp_path / "examples")
+        found = {subject: worked.ask(subject) for subject in ("calls", "texts")}
+    assert asked == ["calls", "texts", "calls"]
+    assert found["texts"] == worked.Found(number=2, packages={"ray"})
+    assert found["calls"].wrong == ["1"]
 
 
 def test_a_fork_server_of_multiprocessing_has_the_stack_imported() -> None:
