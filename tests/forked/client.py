@@ -10,6 +10,8 @@ from types import FrameType
 OURS = ("refrl", "seatrial", "tests")
 FORK_SERVER = "from multiprocessing.forkserver import main; main("
 """How the program begins by which multiprocessing starts a fork server, which imports what we have imported."""
+SAFE_PATH = "-P"
+"""Nothing is imported from the current folder."""
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -17,7 +19,7 @@ def main(python: str, address: str, *words: str) -> int:
     """Ask for a process, hand signals on, and end as it does."""
     if words[:1] == ("-u",):  # of torchrun: what is written reaches its reader at the end, if not before
         words = words[1:]
-    asked_for = _asked_for(words)
+    options, asked_for = split(words)
     if not asked_for:
         os.execv(python, [python, *words])
     files = _inherited()
@@ -31,6 +33,7 @@ def main(python: str, address: str, *words: str) -> int:
             signal.signal(number, hand_on)
         request = {
             "words": asked_for,
+            "options": options,
             "environment": dict(os.environ),
             "folder": os.getcwd(),  # noqa: PTH109  pathlib takes as long to import as the rest
             "files": files,
@@ -46,13 +49,16 @@ def main(python: str, address: str, *words: str) -> int:
     return status
 
 
-def _asked_for(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a module of ours and its words, or `-c` and the program of a fork server; nothing for anything else."""
-    if words[:1] == ("-m",) and words[1].partition(".")[0] in OURS:
-        return words[1:]
+def split(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return `-P`, if it is given, and what is asked for: a module of ours and its words, or `-c` and the program of a
+    fork server; nothing for anything else."""
+    options = words[: words[:1] == (SAFE_PATH,)]
+    rest = words[len(options) :]
+    if rest[:1] == ("-m",) and rest[1].partition(".")[0] in OURS:
+        return options, rest[1:]
     if "-c" in words and words[-1].startswith(FORK_SERVER):
-        return words[-2:]
-    return ()
+        return (), words[-2:]
+    return (), ()
 
 
 def _inherited() -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -14,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LIBRARIES = ("torch", "transformers.trainer")
-"""What takes seconds to import and is in every environment that judges adapters."""
+LIBRARIES = ("torch", "transformers.trainer", "seatrial.relations.engine", "seatrial.relations.preloaded")
+"""What takes seconds to import and is in every environment that judges adapters; the last keeps it all out of garbage
+collections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,10 @@ def end_warm(keep: int = 0) -> None:
 
 def _serve(names: Sequence[str]) -> None:
     """Import the libraries, then fork for each line of the input, and answer it with the child's exit status."""
+    gc.disable()
     for name in names:
         importlib.import_module(name)
+    gc.enable()
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -67,10 +67,12 @@ def run(arguments: argparse.Namespace) -> None:
     config = _read_config(arguments, GRPORunConfig if arguments.command == "grpo" else SFTRunConfig)
     if config is None or _launch_processes(arguments, config):
         return
-    gc.disable()  # garbage collection during the import of thousands of modules frees nothing
+    # Garbage collection frees nothing of thousands of imported modules: neither while they are imported nor later.
+    gc.disable()
     from refrl.training.grpo import run_grpo
     from refrl.training.sft import run_sft
 
+    gc.freeze()
     gc.enable()
 
     with ray_cluster(config):

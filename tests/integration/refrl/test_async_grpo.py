@@ -18,6 +18,7 @@ from tests.changes import wait_until
 from refrl.config import ConfigError, GRPORunConfig, load_config
 from refrl.errors import GenerationError, TrainingError
 from refrl.rewards import VERIFIERS
+from refrl.rollout.asynchronous import AsyncCollector
 from refrl.rollout.environments import ENVIRONMENTS
 from refrl.training.grpo import run_grpo
 
@@ -205,8 +206,17 @@ def _verifier_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """A verifier that waits until it is told to go on."""
-    go_on = threading.Event()
+    """A verifier that waits until the run has given up, so that the collecting thread ends."""
+    go_on, check = threading.Event(), AsyncCollector._check_arrivals
+
+    def gives_up(self: AsyncCollector, step: int) -> None:
+        try:
+            check(self, step)
+        except TrainingError:
+            go_on.set()
+            raise
+
+    monkeypatch.setattr(AsyncCollector, "_check_arrivals", gives_up)
 
     def waits(completion: str, answer: str) -> float:
         go_on.wait()
@@ -216,9 +226,9 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return go_on
 
 
-def test_a_step_does_not_wait_for_ever(overrides: Overrides, stuck: threading.Event) -> None:
+@pytest.mark.usefixtures("stuck")
+def test_a_step_does_not_wait_for_ever(overrides: Overrides) -> None:
     """A batch that never comes ends the run, and the message says how long was waited for what."""
-    threading.Timer(3.0, stuck.set).start()  # lets the collecting thread end after the run has given up
     with pytest.raises(
         TrainingError, match=r"step 1: no rollouts arrived in 0.5 s \(0 of 4 groups are there"
     ):
@@ -235,11 +245,8 @@ def test_a_sync_does_not_wait_for_ever(
         return 0.5 if next(first_batch, None) is not None or stuck.wait() else 0.0
 
     monkeypatch.setitem(VERIFIERS, "waits", waits_after_it)
-    threading.Timer(4.0, stuck.set).start()
-    with pytest.raises(
-        TrainingError, match=r"step 2: no rollouts arrived in 0.5 s \(0 of 4 groups are there"
-    ):
-        run(overrides("a"), "data.verifier=waits", "grpo.async_grpo.stall_timeout_seconds=0.5")
+    with pytest.raises(TrainingError, match=r"step 2: no rollouts arrived in 3 s \(0 of 4 groups are there"):
+        run(overrides("a"), "data.verifier=waits", "grpo.async_grpo.stall_timeout_seconds=3")
 
 
 @pytest.mark.parametrize(

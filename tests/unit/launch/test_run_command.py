@@ -6,15 +6,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from seatrial.errors import BlockedError
-from seatrial.launch import Launched, run_command
+from seatrial.launch import Launched, local, run_command
 from seatrial.launch.interrupts import termination_interrupts
 
 
@@ -95,15 +97,17 @@ def test_two_commands_at_once_do_not_end_one_another(tmp_path: Path) -> None:
 
 FAMILY = """
 import os, signal, subprocess, sys, threading
-child = subprocess.Popen([sys.executable, "-c", "import signal; {child}; print('child', flush=True); signal.pause()"])
+script = "import signal, sys; {child}; sys.stdin.read(); print('child', flush=True); signal.pause()"
+child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
 open({pids!r}, "w").write(str(child.pid))
 print("parent", flush=True)
+child.stdin.close()
 {then}
 """
 
 
 def family(tmp_path: Path, *, child: str = "pass", then: str = "signal.pause()") -> str:
-    """Return a script that starts a child, writes the child's id down, and goes on as told."""
+    """Return a script that starts a child, writes the child's id down, and goes on as told; the child speaks last."""
     return FAMILY.format(child=child, pids=str(tmp_path / "pid"), then=then)
 
 
@@ -121,9 +125,19 @@ def gone(tmp_path: Path) -> bool:
 
 
 @pytest.mark.parametrize("child", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
-def test_the_time_limit_ends_the_whole_group(tmp_path: Path, child: str) -> None:
+def test_the_time_limit_ends_the_whole_group(
+    tmp_path: Path, child: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Children go with their parent, those that ignore SIGTERM too."""
-    ran = python(tmp_path, family(tmp_path, child=child), timeout_seconds=2.0, grace_seconds=0.5)
+    ahead = 0.0
+
+    def pass_an_hour(seconds: float, last_line: str) -> None:
+        nonlocal ahead
+        ahead = 3600.0 * (last_line == "child")
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead, sleep=time.sleep)
+    monkeypatch.setattr(local, "time", clock)
+    ran = python(tmp_path, family(tmp_path, child=child), progress=pass_an_hour, grace_seconds=0.5)
     assert ran.timed_out
     assert not ran.ok
     assert not ran.killed_from_outside

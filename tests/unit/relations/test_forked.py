@@ -8,10 +8,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.forked import client, server
 from tests.forked.told import report_and_exit
 
 import refrl
+from refrl.generation import process
+from refrl.runtime import launcher
 from seatrial.faults.planting import PRELOAD
+from seatrial.targets.reference.guards import worked
+from seatrial.targets.reference.target import ReferenceTarget
 
 
 @pytest.fixture(name="asking")
@@ -21,14 +26,16 @@ def asking_fixture(repository: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "SAID": "aloud"}
 
 
-@pytest.mark.parametrize(("word", "status"), [("0", 0), ("7", 7), ("killed", -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("options", "word", "status"), [([], "0", 0), (["-P"], "7", 7), (["-u"], "killed", -signal.SIGKILL)]
+)
 def test_words_files_folder_environment_and_status_are_the_command_s(
-    forked_python: str, asking: dict[str, str], tmp_path: Path, word: str, status: int
+    forked_python: str, asking: dict[str, str], tmp_path: Path, options: list[str], word: str, status: int
 ) -> None:
     """And the stack is there before its first line."""
     reading, writing = os.pipe()
     ended = subprocess.run(
-        [forked_python, "-m", "tests.forked.told", word, str(writing)],
+        [forked_python, *options, "-m", "tests.forked.told", word, str(writing)],
         input="asked",
         capture_output=True,
         text=True,
@@ -77,6 +84,34 @@ def test_another_copy_of_refrl_is_imported_by_python_itself(forked_python: str, 
         [forked_python, "-m", "refrl"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert ended.stdout == f"{copy / '__init__.py'} False\n"
+
+
+@pytest.mark.usefixtures("forked_processes")
+def test_the_commands_by_which_refrl_starts_are_understood() -> None:
+    """With a word that is not, each of their processes would take five seconds more, and no test would fail."""
+    target = ReferenceTarget()._argv(("grpo",))
+    for command in (launcher.COMMAND, process.COMMAND, target):
+        assert client.split(tuple(command[1:])) == (("-P",), tuple(command[3:]))
+
+
+def test_worked_examples_that_were_right_are_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that were not are, by each process."""
+    asked = []
+
+    def ask(subject: str) -> worked.Found:
+        asked.append(subject)
+        return worked.Found(number=2, wrong=["1"] if subject == "calls" else [], packages={"ray"})
+
+    found = {}
+    for _ in range(2):
+        monkeypatch.setattr(worked, "ask", ask)
+        server._remember_examples(tmp_path / "examples")
+        found = {subject: worked.ask(subject) for subject in ("calls", "texts")}
+    assert asked == ["calls", "texts", "calls"]
+    assert found["texts"] == worked.Found(number=2, packages={"ray"})
+    assert found["calls"].wrong == ["1"]
 
 
 def test_a_fork_server_of_multiprocessing_has_the_stack_imported() -> None:
