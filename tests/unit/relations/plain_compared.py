@@ -162,15 +162,19 @@ class PlainCompared:
         backward = sum(losses)
         logged = losses[-1] if self.fault == "the last loss" else backward
         entropy = number * (plan.num_micro_batches if self.fault == "a scalar is summed" else 1.0)
-        if plan.variation == "logging_steps=2":
+        if plan.logged_every == 2:
             self.earlier = [*(self.earlier if number % 2 == 0 else []), (backward, entropy)]
             logged = sum(one for one, _ in self.earlier)
             if self.fault != "a sum is logged":
                 logged /= len(self.earlier)
             if self.fault != "the last step's scalar":
                 entropy = sum(one for _, one in self.earlier) / len(self.earlier)
+        first = 0 if self.fault == "rows of the first step" else 4 * ((number - 1) % plan.num_batches)
         return ComparedStep(
-            gradients=gradients, backward=backward, logged={"loss": logged, "entropy": entropy}
+            gradients=gradients,
+            backward=backward,
+            logged={"loss": logged, "entropy": entropy},
+            rows=tuple(range(first, first + 4)),
         )
 
     def _loss(self, model: Net, reference: Net, rows: Sequence[Sequence[int]], plan: ComparedPlan) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,10 @@ from seatrial.relations.laws.trainer.compared import COMPARED, RELATIVE, evaluat
 from seatrial.relations.measures.compared import close, difference, digits
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.runs import compared_run
+
+ROWS_OF_A_STEP = 4
+STREAM = "a stream"
+"""Variation of a data set that is iterated."""
 
 
 @COMPARED.law(
@@ -30,6 +35,8 @@ def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
             runs = [compared_run(stack, replace(case, variation=name))]
             if not name:
                 runs.append(compared_run(stack, replace(case, lengths="equal")))
+            if not name and stack.compare_spec.adapts:
+                runs.append(compared_run(stack, replace(case, adapters=True)))
         except NotServed as error:
             left_out.append(str(error))
             continue
@@ -92,6 +99,32 @@ def evaluated_rows(stack: Any, case: ComparedPlan) -> Measure:
     trained = evaluations(stack, replace(case, evaluates="trained"))[-1]
     alike = all(name in trained and close(value, trained[name]) for name, value in held_out.items())
     return Measure.count(["all metrics"] if alike else [], "metrics that do not depend on the rows")
+
+
+@COMPARED.law(
+    "rows of an epoch",
+    "a step that trains on the rows of another one, or leaves rows out",
+    cases=plan(num_steps=4, num_micro_batches=2, num_batches=3, lengths="equal"),
+)
+def rows_of_an_epoch(stack: Any, case: ComparedPlan) -> Measure:
+    """Check that steps of an epoch see each row of the data set once, and the next step as many rows as they do."""
+    wrong = [*_wrong_rows(stack, case)]
+    if STREAM in stack.compare_spec.neutral:
+        with suppress(NotServed):
+            wrong += [f"{STREAM}: {one}" for one in _wrong_rows(stack, replace(case, variation=STREAM))]
+    return Measure.count(wrong, "what is wrong with the rows of steps")
+
+
+def _wrong_rows(stack: Any, case: ComparedPlan) -> list[str]:
+    seen = [step.rows for step in compared_run(stack, case).steps]
+    number = ROWS_OF_A_STEP * case.num_batches
+    epoch = [row for rows in seen[: case.num_batches] for row in rows]
+    wrong = [f"row {row}: {epoch.count(row)} times" for row in range(number) if epoch.count(row) != 1]
+    return wrong + [
+        f"step {place} sees {len(rows)} rows"
+        for place, rows in enumerate(seen, start=1)
+        if len(rows) != ROWS_OF_A_STEP
+    ]
 
 
 @COMPARED.law(

@@ -24,6 +24,7 @@ from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.zoo import zoo_model
 from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining
 from seatrial.targets.trl.compared.kinds import NEUTRAL, Kind, Options
 from seatrial.targets.trl.compared.rows import (
@@ -31,6 +32,7 @@ from seatrial.targets.trl.compared.rows import (
     as_texts,
     made_rows,
     rewards_of,
+    with_several_turns,
     with_turns,
 )
 from seatrial.targets.trl.compared.running import NAMED, Run, run_of
@@ -205,6 +207,7 @@ class Compared(KnowsFailures, Defining):
             "total_episodes": rows * plan.num_steps,
             "optim": "adamw_torch",
             "learning_rate": 0.003,
+            "logging_steps": plan.logged_every,
             "seed": plan.seed,
             "save_only_model": False,
             "remove_unused_columns": self._known["remove_unused_columns"].default,
@@ -220,7 +223,6 @@ class Compared(KnowsFailures, Defining):
             **self.kind.options,
             **self._variations.get(plan.variation, {}),
             **({"disable_dropout": True} if plan.variation == DROPOUT else {}),
-            **({"logging_steps": 2} if plan.variation == "logging_steps=2" else {}),
         }
         if plan.variation == REWARDS[1]:
             wanted["reward_weights"] = [0.5, 0.5]
@@ -237,7 +239,13 @@ class Compared(KnowsFailures, Defining):
         """Return the data set of training and the held-out one."""
         equal = plan.lengths == "equal"
         made = [
-            made_rows(self._rows, equal=equal, held_out=held_out, tokenizer=self.tokenizer)
+            [
+                row
+                for batch in range(plan.num_batches)
+                for row in made_rows(
+                    self._rows, equal=equal, held_out=held_out, tokenizer=self.tokenizer, batch=batch
+                )
+            ]
             for held_out in (False, True)
         ]
         if plan.variation == "more columns" and self.kind.rows != "ids":
@@ -250,15 +258,18 @@ class Compared(KnowsFailures, Defining):
             made = [
                 [{**row, "privileged_context": FEEDBACK[n]} for n, row in enumerate(rows)] for rows in made
             ]
+        changes = {"turns": with_turns, "turns as texts": as_texts}
+        several = with_several_turns if "turns" in self._made(plan) else None
+        if change := changes.get(plan.variation, several):
+            made = [[change(row) for row in rows] for rows in made]
         if self._definition is not None and self.kind.options.get("lmbda") == 1:
             made[0] = [self._as_long(row, plan) for row in made[0]]
-        changes = {"turns": with_turns, "turns as texts": as_texts}
-        if change := changes.get(plan.variation):
-            made = [[change(row) for row in rows] for rows in made]
         train, held_out = map(made_dataset, made)
         if plan.variation == "a stream":
             train = train.to_iterable_dataset()
         evaluated = train if plan.evaluates == "trained" else held_out
+        if plan.evaluated_as == "streamed":
+            evaluated = evaluated.to_iterable_dataset()
         # The rows that are judged are the last in a mapping.
         return train, {"other": train, NAMED: evaluated} if plan.evaluated_as == "named" else evaluated
 
@@ -276,10 +287,11 @@ class Compared(KnowsFailures, Defining):
             "model": self._model(plan),
             "args": arguments,
             "train_dataset": sets[0],
-            "eval_dataset": sets[1],
+            # Rows that are passed to `evaluate` are in place of these.
+            "eval_dataset": sets[plan.evaluated_as not in ("passed", "passed by name")],
         }
         given["tokenizer" if "processing_class" not in self._takes else "processing_class"] = tokenizer
-        given |= self._models()
+        given |= self._models(plan)
         if plan.variation == DROPOUT:
             for one in given.values():
                 if isinstance(one, torch.nn.Module):
@@ -299,13 +311,13 @@ class Compared(KnowsFailures, Defining):
         """Return the model, or its folder, from which some trainers load their reference."""
         import transformers
 
-        folder = _folder(self._scores)
+        folder = _folder(self._scores, self._made(plan).get("trait", ""))
         if plan.variation in ("the model as a folder", "no tokenizer", LOADED_BFLOAT16):
             return folder
         if plan.variation == BFLOAT16:
             model_class = "Qwen2ForSequenceClassification" if self._scores else "Qwen2ForCausalLM"
             return getattr(transformers, model_class).from_pretrained(folder, dtype="bfloat16")
-        model = tiny_scorer(0) if self._scores else tiny_model(self.tokenizer, 0)
+        model = tiny_scorer(0) if self._scores else self._made_model(plan, 0)
         model.config._name_or_path = folder
         return model
 
@@ -313,12 +325,12 @@ class Compared(KnowsFailures, Defining):
     def _scores(self) -> bool:
         return self.kind.trainer == "Reward"
 
-    def _models(self) -> dict[str, Any]:
+    def _models(self, plan: ComparedPlan) -> dict[str, Any]:
         """Return the other models that the trainer may take, and rewards."""
         made: dict[str, Any] = {}
         for seed, name in enumerate(("ref_model", "teacher_model"), start=1):
             is_other = name == "teacher_model" and self._pairs_tokens
-            made[name] = tiny_model(paired_tokenizer() if is_other else self.tokenizer, seed)
+            made[name] = tiny_model(paired_tokenizer(), seed) if is_other else self._made_model(plan, seed)
             made[name].config._name_or_path = _tokenizer_folder()
             setattr(made[name], ROLE, seed)
         made["reward_funcs"] = tiny_scorer(3) if self.kind.scored_by_model else rewards_of
@@ -338,13 +350,14 @@ def _add_dropout(model: Any) -> None:
     norm.register_forward_hook(lambda module, _, out: module.dropout(out))
 
 
-@lru_cache(maxsize=2)
-def _folder(scores: bool) -> str:
+@lru_cache(maxsize=8)
+def _folder(scores: bool, trait: str = "") -> str:
     """Return the folder of the first model with its tokenizer."""
     folder, tokenizer = shared_folder(), tiny_tokenizer()
-    (tiny_scorer(0) if scores else tiny_model(tokenizer, 0)).save_pretrained(
-        folder
-    )  # the first process alone writes
+    model = (
+        tiny_scorer(0) if scores else zoo_model(trait, tokenizer, 0) if trait else tiny_model(tokenizer, 0)
+    )
+    model.save_pretrained(folder)  # the first process alone writes
     tokenizer.save_pretrained(folder)
     if is_one_of_several():
         torch.distributed.barrier()

@@ -13,19 +13,23 @@ from seatrial.relations.contracts.compared import ComparedPlan, CompareSpec, Def
 from seatrial.targets.common.made_generation import made_completion
 from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_model
+from seatrial.targets.common.zoo import ZOO, zoo_model
 from seatrial.targets.trl.compared.definitions.setting import Setting
 from seatrial.targets.trl.compared.kinds import SHORT, Kind, Options
 from seatrial.targets.trl.compared.rows import graded, graded_in_part, rewards_of
 from seatrial.targets.trl.compared.teachers import paired_tokenizer
+from seatrial.targets.trl.compared.tuning import gradients_of, merged
 from seatrial.targets.trl.named import unnamed_scalars
 
 MADE: Mapping[str, Sequence[str]] = {
     "rewards": ("several", "several, some missing"),
     "ends": ("some",),
     "feedback": ("some",),
+    "turns": ("several",),
+    "trait": tuple(ZOO),
 }
 """What a variation may have in addition to options: functions of reward that read a column, completions of which some
-do not end, and a column of feedback."""
+do not end, a column of feedback, conversations of several turns, and models with a trait."""
 DEFINED_SINCE = "1.16"
 """The first release of TRL whose objectives are defined here; those of earlier ones were not read."""
 REWARDS = ("a list of rewards", "two rewards of half the weight")
@@ -43,9 +47,15 @@ class Defining(TinyCausalModel):
         """Return the data set of training and the held-out one."""
         raise NotImplementedError
 
-    def _models(self) -> dict[str, Any]:
+    def _models(self, plan: ComparedPlan) -> dict[str, Any]:
         """Return the other models that the trainer may take, and rewards."""
         raise NotImplementedError
+
+    def _made_model(self, plan: ComparedPlan, seed: int) -> Any:
+        """Return a model of the student's vocabulary."""
+        if trait := self._made(plan).get("trait"):
+            return zoo_model(trait, self.tokenizer, seed)
+        return tiny_model(self.tokenizer, seed)
 
     @property
     def _definition(self) -> Callable[[Setting], torch.Tensor] | None:
@@ -77,7 +87,7 @@ class Defining(TinyCausalModel):
     def _defines(self, plan: ComparedPlan) -> bool:
         """Return whether the steps of a plan are defined: those of a new model on whole batches, in one process."""
         is_whole = plan.num_micro_batches == plan.num_ranks == 1 and plan.num_steps == 2
-        is_plain = not (plan.adapters or plan.adapter_kind or plan.ends_after or plan.repeats)
+        is_plain = not (plan.adapter_kind or plan.ends_after or plan.repeats)
         return is_whole and is_plain and plan.variation in self.compare_spec.defined
 
     def defined_step(
@@ -86,18 +96,19 @@ class Defining(TinyCausalModel):
         """Return a step as the trainer's definition has it, of the rows that every step has."""
         if self._definition is None or not self._defines(plan):
             return None
-        models = [_in_double(tiny_model(self.tokenizer, 0), one) for one in policies]
+        models = [_in_double(self._made_model(plan, 0), merged(one)) for one in policies]
+        base = _in_double(self._made_model(plan, 0)) if plan.adapters else None
         others = [
-            _in_double(one) for one in (self._models()[name] for name in ("ref_model", "teacher_model"))
+            _in_double(one) for one in (self._models(plan)[name] for name in ("ref_model", "teacher_model"))
         ]
         setting = Setting(
             options=vars(arguments) | {**self.kind.options, **self._variations.get(plan.variation, {})},
             rows=list(self.datasets(plan)[0]),
             tokenizer=self.tokenizer,
             policy=models[-1],
-            first=models[0],
+            first=base or models[0],
             earlier=models[-2::-1],
-            reference=others[0],
+            reference=base or others[0],
             teacher=others[1],
             teacher_tokenizer=paired_tokenizer() if self._pairs_tokens else self.tokenizer,
             rewards=self._rewards(plan),
@@ -110,7 +121,10 @@ class Defining(TinyCausalModel):
         torch.autograd.backward(loss)
         return DefinedStep(
             loss=float(loss.detach()),
-            gradients={name: one.grad for name, one in policy.named_parameters() if one.grad is not None},
+            gradients=gradients_of(
+                {name: one.grad for name, one in policy.named_parameters() if one.grad is not None},
+                policies[-1],
+            ),
             scalars={
                 name: value
                 for name, value in setting.scalars.items()

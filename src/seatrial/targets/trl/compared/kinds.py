@@ -69,6 +69,7 @@ class Kind:
 
 NEUTRAL: Sequence[Options] = (
     {"gradient_checkpointing": True},
+    {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
     {"pad_to_multiple_of": 8},
     {"max_length": 190},
     {"max_prompt_length": 150},
@@ -101,3 +102,9 @@ SHORT: Options = {
     "max_prompt_length": 100,
 }
 GROUPS: Options = {**SHORT, "num_generations": 2}
+
+SCALED: Sequence[Options] = tuple(
+    {"trait": name}
+    for name in ("final_logit_softcapping", "head with a bias", "logits_scaling", "lm_head_multiplier")
+)
+"""Models whose logits are more than a product with the head's weight; see `zoo.ZOO`."""

@@ -14,9 +14,11 @@ LENGTHS = ((3, 2, 5), (6, 4, 1), (1, 6, 3), (4, 1, 4))
 EQUAL = 4
 
 
-def made_rows(kind: str, *, equal: bool, held_out: bool, tokenizer: Any) -> list[dict[str, Any]]:
-    """Return the rows of a kind; `equal` gives all prompts one length, and all answers."""
-    stream = random.Random(f"{kind} {held_out}")
+def made_rows(
+    kind: str, *, equal: bool, held_out: bool, tokenizer: Any, batch: int = 0
+) -> list[dict[str, Any]]:
+    """Return the rows of a kind; `equal` gives all prompts one length, and all answers; `batch` other texts."""
+    stream = random.Random(f"{kind} {held_out}" + f" {batch}" * (batch > 0))
 
     def text(length: int) -> str:
         return "".join(stream.choice(ORDINARY) for _ in range(EQUAL if equal else length))
@@ -58,6 +60,25 @@ def with_turns(row: Mapping[str, Any]) -> dict[str, Any]:
         name: [{"role": ROLES[name], "content": value}] if name in ROLES else value
         for name, value in row.items()
     }
+
+
+def with_several_turns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as a conversation in which a system, a user and an assistant have spoken before."""
+    made = with_turns(row) if isinstance(row.get("prompt"), str) else row
+    place = "messages" if "messages" in row else "prompt"
+    asked = made[place][0]["content"]
+    before = [
+        {"role": "system", "content": f"S{asked[:1]}"},
+        {"role": "user", "content": f"{asked[::-1]}B"},
+        {"role": "assistant", "content": f"A{asked}"},
+    ]
+    return {**made, place: [*before, *made[place]]}
+
+
+def prompt_of(row: Mapping[str, Any]) -> str:
+    """Return the text of a row's prompt."""
+    prompt = row["messages"][:1] if "messages" in row else row["prompt"]
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
 
 
 def as_texts(row: Mapping[str, Any]) -> dict[str, Any]:

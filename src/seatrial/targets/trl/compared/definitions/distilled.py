@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.targets.trl.compared.definitions.setting import Setting, divergence, logits_of, mean, picked
+from seatrial.targets.trl.compared.definitions.setting import (
+    Setting,
+    divergence,
+    entropy_of,
+    logits_of,
+    mean,
+    picked,
+)
 
 
 def conversations(setting: Setting) -> list[tuple[list[int], list[int]]]:
@@ -16,9 +23,9 @@ def conversations(setting: Setting) -> list[tuple[list[int], list[int]]]:
     found = []
     for row in setting.rows:
         prompt = setting.prompt_ids(row["messages"][:-1])
-        whole = setting.tokenizer.apply_chat_template(row["messages"], tokenize=False)
+        *asked, said = row["messages"]
         is_sampled = setting.option("lmbda") == 1
-        answer = setting.sampled(prompt) if is_sampled else setting.ids(whole)[len(prompt) :]
+        answer = setting.sampled(prompt) if is_sampled else setting.answer_ids(asked, [said])
         found.append((prompt, answer))
     return found
 
@@ -35,6 +42,23 @@ def generalized(setting: Setting) -> Tensor:
     loss = torch.cat(each).mean()
     _log_loss(setting, loss)
     return loss
+
+
+def sampled(setting: Setting) -> Tensor:
+    """Return the mean over sampled completions' tokens of the divergence from the teacher."""
+    temperature, each, entropies, drawn = setting.option("temperature"), [], [], []
+    for row in setting.rows:
+        prompt = setting.prompt_ids(row["prompt"])
+        drawn.append(setting.sampled(prompt))
+        student, teacher = (
+            logits_of(model, prompt, drawn[-1]) / temperature for model in (setting.policy, setting.teacher)
+        )
+        entropies.append(entropy_of(student))
+        logs = student.log_softmax(-1), teacher.log_softmax(-1).detach()
+        each.append(divergence(*logs, setting.option("beta")))
+    setting.log_lengths(drawn)
+    setting.scalars["entropy"] = float(torch.cat(entropies).mean())
+    return torch.cat(each).mean()
 
 
 def _log_loss(setting: Setting, loss: Tensor) -> None:

@@ -29,11 +29,11 @@ def triples(setting: Setting) -> Tensor:
     found: dict[str, list[tuple[Tensor, list[int]]]] = {name: [] for name in names}
     num_tokens = 0
     for row in setting.rows:
-        prompt = setting.ids(row["prompt"])
+        prompt = setting.prompt_ids(row["prompt"])
         for name in names:
             kept = cut(
                 [*zip(prompt, [0] * len(prompt), strict=True)]
-                + [(one, 1) for one in setting.ids(row[name] + setting.tokenizer.eos_token)]
+                + [(one, 1) for one in setting.answer_ids(row["prompt"], row[name])]
             )
             num_tokens += len(kept)
             own = [one for one, is_answer in kept if is_answer]

@@ -54,6 +54,13 @@ class Setting:
         text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
         return self.ids(text)
 
+    def answer_ids(self, prompt: Any, answer: Any) -> list[int]:
+        """Return the ids of an answer to a prompt, texts or conversations, with its end."""
+        if isinstance(prompt, str):
+            return self.ids(answer + self.tokenizer.eos_token)
+        whole = self.tokenizer.apply_chat_template([*prompt, *answer], tokenize=False)
+        return self.ids(whole)[len(self.prompt_ids(prompt)) :]
+
     def sampled(self, prompt: Sequence[int], number: int = 0, role: int = 0) -> list[int]:
         """Return a completion that the run's generation makes."""
         end = self.tokenizer.eos_token_id
@@ -87,6 +94,18 @@ class Setting:
     def samples(self) -> bool:
         """Whether the step samples completions, and logs what they are."""
         return self.sampler is self.policy
+
+    def log_lengths(self, completions: Sequence[Sequence[int]]) -> None:
+        """Note the lengths of completions, and of those that end."""
+        end = self.tokenizer.eos_token_id
+        ended = [len(ids) for ids in completions if ids[-1] == end] or [0]
+        for name, own in (("length", [*map(len, completions)]), ("terminated_length", ended)):
+            self.scalars |= {
+                f"completions/mean_{name}": mean(own),
+                f"completions/min_{name}": min(own),
+                f"completions/max_{name}": max(own),
+            }
+        self.scalars["completions/clipped_ratio"] = mean(float(ids[-1] != end) for ids in completions)
 
     def averaged(self, rate: float, every: int) -> Any:
         """Return a model that begins as the first policy and moves towards each one after an `every`-th step."""
