@@ -70,8 +70,8 @@ class DefinedStep:
     gradients: Mapping[str, Tensor]
     scalars: Mapping[str, float]
     """By the name in the log, without a prefix."""
-    evaluates: bool = True
-    """Whether an evaluation of the same rows before the step has this loss and these scalars."""
+    evaluated: Mapping[str, float] | None = None
+    """Loss and scalars that an evaluation of the same rows before the step has; None where it is not defined."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +133,8 @@ class CompareSpec:
     """Variations of `neutral` that change nothing either where the trainer adds adapters."""
     defined: Sequence[str] = ()
     """Variations whose steps the adapter defines; empty for the run without any."""
+    orders: Mapping[str, int] = field(default_factory=dict)
+    """Variations that give steps their rows in another way, with the number of steps that share theirs."""
     mixed_scalars: str = ""
     """A pattern of the names of logged scalars that are no means of the step's rows."""
     logs_means: bool = True

@@ -15,8 +15,6 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.runs import compared_run
 
 ROWS_OF_A_STEP = 4
-STREAM = "a stream"
-"""Variation of a data set that is iterated."""
 
 
 @COMPARED.law(
@@ -58,10 +56,10 @@ def _unlike(stack: Any, run: ComparedRun) -> Iterator[str]:
             yield f"gradient of step {number}, {place}: {error:.2g}"
         yield from _scalars(step.logged, defined)
     defined = run.steps[0].defined
-    if run.evaluated and defined is not None and defined.evaluates and stack.compare_spec.evaluates_loss:
+    evaluated = defined.evaluated if defined is not None and stack.compare_spec.evaluates_loss else None
+    if run.evaluated and defined is not None and evaluated is not None:
         found = run.evaluated[0]
-        own = {"loss": defined.loss, **defined.scalars}
-        kept = {name: value for name, value in own.items() if name in found}
+        kept = {name: value for name, value in evaluated.items() if name in found}
         yield from (f"evaluation {one}" for one in _scalars(found, replace(defined, scalars=kept)))
 
 
@@ -104,26 +102,31 @@ def evaluated_rows(stack: Any, case: ComparedPlan) -> Measure:
 @COMPARED.law(
     "rows of an epoch",
     "a step that trains on the rows of another one, or leaves rows out",
-    cases=plan(num_steps=4, num_micro_batches=2, num_batches=3, lengths="equal"),
+    cases=plan(num_steps=5, num_micro_batches=2, num_batches=4, lengths="equal"),
 )
 def rows_of_an_epoch(stack: Any, case: ComparedPlan) -> Measure:
     """Check that steps of an epoch see each row of the data set once, and the next step as many rows as they do."""
     wrong = [*_wrong_rows(stack, case)]
-    if STREAM in stack.compare_spec.neutral:
+    for name, shared in stack.compare_spec.orders.items():
         with suppress(NotServed):
-            wrong += [f"{STREAM}: {one}" for one in _wrong_rows(stack, replace(case, variation=STREAM))]
+            found = _wrong_rows(stack, replace(case, variation=name), shared)
+            wrong += [f"{name}: {one}" for one in found]
     return Measure.count(wrong, "what is wrong with the rows of steps")
 
 
-def _wrong_rows(stack: Any, case: ComparedPlan) -> list[str]:
-    seen = [step.rows for step in compared_run(stack, case).steps]
+def _wrong_rows(stack: Any, case: ComparedPlan, shared: int = 1) -> list[str]:
+    steps = [step.rows for step in compared_run(stack, case).steps]
     number = ROWS_OF_A_STEP * case.num_batches
-    epoch = [row for rows in seen[: case.num_batches] for row in rows]
+    seen = [
+        {row for rows in steps[first : first + shared] for row in rows}
+        for first in range(0, case.num_batches, shared)
+    ]
+    epoch = [row for rows in seen for row in rows]
     wrong = [f"row {row}: {epoch.count(row)} times" for row in range(number) if epoch.count(row) != 1]
+    if shared == 1 and len(steps[-1]) != ROWS_OF_A_STEP:
+        wrong.append(f"the step after the epoch sees {len(steps[-1])} rows")
     return wrong + [
-        f"step {place} sees {len(rows)} rows"
-        for place, rows in enumerate(seen, start=1)
-        if len(rows) != ROWS_OF_A_STEP
+        f"{len(rows)} rows of {shared} steps" for rows in seen if len(rows) != ROWS_OF_A_STEP * shared
     ]
 
 

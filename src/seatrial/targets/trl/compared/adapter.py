@@ -26,9 +26,11 @@ from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.common.zoo import zoo_model
 from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining
-from seatrial.targets.trl.compared.kinds import NEUTRAL, Kind, Options
+from seatrial.targets.trl.compared.kinds import NEUTRAL, ORDERS, Kind, Options
 from seatrial.targets.trl.compared.rows import (
     NUM_ROWS,
+    OF_ALL_ROWS,
+    PAIRED,
     as_texts,
     made_rows,
     rewards_of,
@@ -101,19 +103,19 @@ class Compared(KnowsFailures, Defining):
         neutral = [one for one in (*NEUTRAL, *self.kind.neutral) if self._has(one)]
         defined = [one for one in self.kind.defined if self._has(one)] if self._definition else []
         effective = [one for one in self.kind.effective if self._has(one)]
-        self._variations = {
-            ", ".join(f"{name}={value}" for name, value in one.items()): one for one in (*neutral, *effective)
-        }
+        self._variations = {_named(one): one for one in (*neutral, *effective)}
         names = list(self._variations)
-        self._variations |= {
-            ", ".join(f"{name}={value}" for name, value in one.items()): one for one in defined
-        }
+        orders = [(one, shared) for one, shared in ORDERS if self._has(one)]
+        self._variations |= {_named(one): one for one, _ in orders}
+        defined_names = ["", *names[len(neutral) :], *map(_named, defined)]
+        self._variations |= {_named(one): one for one in defined}
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
+        pairs = dict.fromkeys(PAIRED, "pairs as rows") if self.kind.trainer == "KTO" else {}
         halves = {LOADED_BFLOAT16: BFLOAT16} if self._loads_bfloat16 else {}
         dropout = [DROPOUT] if "disable_dropout" in self._known else []
         forms = [*names[: len(neutral)], *FORMS, *dropout, *rewards]
-        given = {**dict.fromkeys(forms, ""), **turns, **halves}
+        given = {**dict.fromkeys(forms, ""), **turns, **pairs, **halves}
         self.compare_spec = CompareSpec(
             neutral={name: other for name, other in given.items() if name not in self.kind.leaves_out},
             effective=names[len(neutral) :],
@@ -123,7 +125,8 @@ class Compared(KnowsFailures, Defining):
             evaluates=self.kind.evaluates,
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
             neutral_of_adapted=dropout,
-            defined=["", *list(self._variations)[len(neutral) :]] if self._definition else (),
+            defined=defined_names if self._definition else (),
+            orders={"a stream": 1, **{_named(one): shared for one, shared in orders}},
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
             neutral_adapters=NEUTRAL_ADAPTERS,
@@ -184,8 +187,7 @@ class Compared(KnowsFailures, Defining):
             first, *others = map(run_of, call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
             return dataclasses.replace(first, others=tuple(others))
         run = Run(self, plan)
-        equal, limit = plan.lengths == "equal", self._limit(plan)
-        with made_generation(self.ordinary_ids, self.eos_id, self.pad_id, equal=equal, limit=limit):
+        with made_generation(self.pad_id, **self._sampling(plan)):
             try:
                 return run.finished()
             except Exception as error:
@@ -258,6 +260,8 @@ class Compared(KnowsFailures, Defining):
             made = [
                 [{**row, "privileged_context": FEEDBACK[n]} for n, row in enumerate(rows)] for rows in made
             ]
+        if change_all := OF_ALL_ROWS.get(plan.variation):
+            made = [change_all(rows) for rows in made]
         changes = {"turns": with_turns, "turns as texts": as_texts}
         several = with_several_turns if "turns" in self._made(plan) else None
         if change := changes.get(plan.variation, several):
@@ -341,6 +345,10 @@ class Compared(KnowsFailures, Defining):
             made["reward_processing_class"] = copy.deepcopy(self.tokenizer)
         made["value_model"] = tiny_scorer(4)
         return made
+
+
+def _named(options: Options) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
 def _add_dropout(model: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,13 +24,13 @@ from seatrial.targets.trl.named import unnamed_scalars
 
 MADE: Mapping[str, Sequence[str]] = {
     "rewards": ("several", "several, some missing"),
-    "ends": ("some",),
+    "ends": ("some", "another"),
     "feedback": ("some",),
     "turns": ("several",),
     "trait": tuple(ZOO),
 }
 """What a variation may have in addition to options: functions of reward that read a column, completions of which some
-do not end, a column of feedback, conversations of several turns, and models with a trait."""
+do not end or end otherwise, a column of feedback, conversations of several turns, and models with a trait."""
 DEFINED_SINCE = "1.16"
 """The first release of TRL whose objectives are defined here; those of earlier ones were not read."""
 REWARDS = ("a list of rewards", "two rewards of half the weight")
@@ -53,9 +54,11 @@ class Defining(TinyCausalModel):
 
     def _made_model(self, plan: ComparedPlan, seed: int) -> Any:
         """Return a model of the student's vocabulary."""
-        if trait := self._made(plan).get("trait"):
-            return zoo_model(trait, self.tokenizer, seed)
-        return tiny_model(self.tokenizer, seed)
+        trait = self._made(plan).get("trait")
+        model = zoo_model(trait, self.tokenizer, seed) if trait else tiny_model(self.tokenizer, seed)
+        if len(ends := self._sampling(plan)["ends"]) > 1:
+            model.generation_config.eos_token_id = ends
+        return model
 
     @property
     def _definition(self) -> Callable[[Setting], torch.Tensor] | None:
@@ -72,9 +75,16 @@ class Defining(TinyCausalModel):
         """Whether the teacher has another tokenizer."""
         return bool(self.kind.options.get("use_uld_loss"))
 
-    def _limit(self, plan: ComparedPlan) -> int | None:
-        """Return the tokens at which some completions are cut."""
-        return SHORT["max_completion_length"] if "ends" in self._made(plan) else None
+    def _sampling(self, plan: ComparedPlan) -> dict[str, Any]:
+        """Return what completions are made of; see `made_generation`."""
+        kind = self._made(plan).get("ends")
+        first, *others = self.ordinary_ids
+        return {
+            "letters": others if kind == "another" else self.ordinary_ids,
+            "ends": [self.eos_id, *([first] if kind == "another" else [])],
+            "equal": plan.lengths == "equal",
+            "limit": SHORT["max_completion_length"] if kind == "some" else None,
+        }
 
     def _rewards(self, plan: ComparedPlan) -> list[Any]:
         """Return the functions of reward."""
@@ -101,8 +111,9 @@ class Defining(TinyCausalModel):
         others = [
             _in_double(one) for one in (self._models(plan)[name] for name in ("ref_model", "teacher_model"))
         ]
+        options = vars(arguments) | {**self.kind.options, **self._variations.get(plan.variation, {})}
         setting = Setting(
-            options=vars(arguments) | {**self.kind.options, **self._variations.get(plan.variation, {})},
+            options=options,
             rows=list(self.datasets(plan)[0]),
             tokenizer=self.tokenizer,
             policy=models[-1],
@@ -112,26 +123,32 @@ class Defining(TinyCausalModel):
             teacher=others[1],
             teacher_tokenizer=paired_tokenizer() if self._pairs_tokens else self.tokenizer,
             rewards=self._rewards(plan),
-            letters=self.ordinary_ids,
-            limit=self._limit(plan),
-            equal=plan.lengths == "equal",
+            **self._sampling(plan),
         )
+        other = replace(setting, scalars={})
         policy = setting.policy = copy.deepcopy(models[-1]).requires_grad_(True)
         loss = self._definition(setting)
         torch.autograd.backward(loss)
+        evaluated = self._scalars(setting, loss) if setting.evaluates else None
+        number = options.get("num_generations_eval") or options.get("num_generations")
+        if setting.evaluates and number != options.get("num_generations"):
+            other.options = options | {"num_generations": number}
+            evaluated = self._scalars(other, self._definition(other))
         return DefinedStep(
             loss=float(loss.detach()),
             gradients=gradients_of(
                 {name: one.grad for name, one in policy.named_parameters() if one.grad is not None},
                 policies[-1],
             ),
-            scalars={
-                name: value
-                for name, value in setting.scalars.items()
-                if name not in unnamed_scalars(setting.scalars, self.trainer_class)
-            },
-            evaluates=setting.evaluates,
+            scalars={name: one for name, one in self._scalars(setting, loss).items() if name != "loss"},
+            evaluated=evaluated,
         )
+
+    def _scalars(self, setting: Setting, loss: torch.Tensor) -> dict[str, float]:
+        """Return a loss with the scalars that the release logs of it."""
+        unnamed = unnamed_scalars(setting.scalars, self.trainer_class)
+        own = {name: value for name, value in setting.scalars.items() if name not in unnamed}
+        return {"loss": float(loss.detach()), **own}
 
     def _as_long(self, row: Mapping[str, Any], plan: ComparedPlan) -> dict[str, Any]:
         """Return a row whose answer is as long as the one sampled in its place: its tokens divide the loss.
@@ -142,10 +159,7 @@ class Defining(TinyCausalModel):
         ids = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)[
             "input_ids"
         ]
-        equal = plan.lengths == "equal"
-        made = made_completion(
-            ids, 0, 0, self.ordinary_ids, self.eos_id, equal=equal, limit=self._limit(plan)
-        )
+        made = made_completion(ids, 0, 0, **self._sampling(plan))
         return {**row, "messages": [*turns, {**answer, "content": "Z" * (len(made) - 1)}]}
 
 

@@ -94,6 +94,14 @@ NEUTRAL: Sequence[Options] = (
 )
 """Options of any trainer that do not change the loss: rows are short, completions are made and end, no dropout."""
 
+ORDERS: Sequence[tuple[Options, int]] = (
+    ({"steps_per_generation": 4}, 2),
+    ({"shuffle_dataset": False}, 1),
+    ({"train_sampling_strategy": "group_by_length"}, 1),
+    ({"dataloader_drop_last": True}, 1),
+)
+"""Options of any trainer that give steps their rows in another way, with the number of steps that share theirs."""
+
 SHORT: Options = {
     "max_completion_length": 9,
     "max_new_tokens": 9,

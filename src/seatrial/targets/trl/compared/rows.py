@@ -75,6 +75,42 @@ def with_several_turns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, place: [*before, *made[place]]}
 
 
+def as_pairs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return pairs of answers in place of rows with labels."""
+    half = len(rows) // 2
+    return [
+        {
+            "prompt": row["prompt"],
+            "chosen": f"C{row['completion']}",
+            "rejected": f"R{other['completion']}",
+        }
+        for row, other in zip(rows[:half], rows[half:], strict=True)
+    ]
+
+
+def as_joined_pairs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return `as_pairs` with prompts that are the beginning of both answers."""
+    return [{name: row["prompt"] + row[name] for name in ("chosen", "rejected")} for row in as_pairs(rows)]
+
+
+def pairs_as_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with labels that `as_pairs` are: the chosen answers first."""
+    return [
+        {"prompt": row["prompt"], "completion": row[name], "label": name == "chosen"}
+        for name in ("chosen", "rejected")
+        for row in as_pairs(rows)
+    ]
+
+
+OF_ALL_ROWS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], list[dict[str, Any]]]] = {
+    "pairs": as_pairs,
+    "joined pairs": as_joined_pairs,
+    "pairs as rows": pairs_as_rows,
+}
+PAIRED = ("pairs", "joined pairs")
+"""Variations of `OF_ALL_ROWS`: forms of the same rows with labels."""
+
+
 def prompt_of(row: Mapping[str, Any]) -> str:
     """Return the text of a row's prompt."""
     prompt = row["messages"][:1] if "messages" in row else row["prompt"]

@@ -108,7 +108,7 @@ def sampled_pairs(setting: Setting) -> Tensor:
         pair = []
         for number in (0, 1):
             ids = setting.sampled(prompt, number)
-            ended.append(ids[-1] == setting.tokenizer.eos_token_id)
+            ended.append(setting.has_end(ids))
             reward = setting.reward(row, ids) - (0.0 if ended[-1] else penalty)
             policy = logprobs_of(setting.policy, prompt, ids)
             reference = logprobs_of(setting.reference, prompt, ids).detach()

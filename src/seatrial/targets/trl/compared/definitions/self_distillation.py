@@ -153,17 +153,18 @@ def _policy_loss(setting: Setting, samples: Sequence[Sample], gains: Sequence[fl
     low, temperature = option("epsilon"), option("temperature")
     high = option("epsilon_high", low)
     sampler = setting.sampler
-    sums, lengths = [], [len(one.ids) for one in samples]
+    sums, lengths = [], [len(one.ids) * setting.counts(one.ids) for one in samples]
     for one, gain in zip(samples, gains, strict=True):
         ratio = logprobs_of(setting.policy, one.prompt, one.ids, temperature)
         ratio = ratio - logprobs_of(sampler, one.prompt, one.ids, temperature).detach()
         if option("importance_sampling_level") == "sequence":
             ratio = ratio.mean().expand(len(one.ids))
         ratio = ratio.exp()
-        sums.append(-torch.minimum(ratio * gain, ratio.clamp(1 - low, 1 + high) * gain).sum())
+        loss = -torch.minimum(ratio * gain, ratio.clamp(1 - low, 1 + high) * gain).sum()
+        sums.append(loss * setting.counts(one.ids))
     kind = option("loss_type")
     if kind == "grpo":
-        loss = average(one / length for one, length in zip(sums, lengths, strict=True))
+        loss = average(one / max(length, 1) for one, length in zip(sums, lengths, strict=True))
     else:
         whole = len(samples) * option("max_completion_length") if kind == "dr_grpo" else sum(lengths)
         loss = torch.stack(sums).sum() / whole
@@ -184,7 +185,7 @@ def _distilled(setting: Setting, samples: Sequence[Sample], on: Sequence[float],
                 for model in (setting.policy, setting.sampler)
             )
             each = each * (now - then).exp().clamp(max=limit)
-        each = each[skipped:] if is_on else each[:0]
+        each = each[skipped:] if is_on and setting.counts(one.ids) else each[:0]
         rows.append(each.sum() / max(len(each), 1))
         sums, count = sums + float(each.sum().detach()), count + len(each)
     setting.scalars |= dict.fromkeys(

@@ -31,6 +31,7 @@ class Setting:
     teacher_tokenizer: Any
     rewards: Sequence[Callable[..., Sequence[float | None]]]
     letters: Sequence[int]
+    ends: Sequence[int]
     limit: int | None
     equal: bool
     scalars: dict[str, float] = field(default_factory=dict)
@@ -63,8 +64,19 @@ class Setting:
 
     def sampled(self, prompt: Sequence[int], number: int = 0, role: int = 0) -> list[int]:
         """Return a completion that the run's generation makes."""
-        end = self.tokenizer.eos_token_id
-        return made_completion(prompt, number, role, self.letters, end, equal=self.equal, limit=self.limit)
+        return made_completion(
+            prompt,
+            number,
+            role,
+            letters=self.letters,
+            ends=self.ends,
+            equal=self.equal,
+            limit=self.limit,
+        )
+
+    def has_end(self, completion: Sequence[int]) -> bool:
+        """Return whether a completion ends, and is not cut."""
+        return completion[-1] in self.ends
 
     def text(self, ids: Sequence[int]) -> str:
         """Return what a reward function is given of a completion."""
@@ -95,17 +107,20 @@ class Setting:
         """Whether the step samples completions, and logs what they are."""
         return self.sampler is self.policy
 
+    def counts(self, completion: Sequence[int]) -> bool:
+        """Return whether a completion is trained on: those that do not end may be left out."""
+        return self.has_end(completion) or not self.option("mask_truncated_completions", False)
+
     def log_lengths(self, completions: Sequence[Sequence[int]]) -> None:
         """Note the lengths of completions, and of those that end."""
-        end = self.tokenizer.eos_token_id
-        ended = [len(ids) for ids in completions if ids[-1] == end] or [0]
+        ended = [len(ids) for ids in completions if self.has_end(ids)] or [0]
         for name, own in (("length", [*map(len, completions)]), ("terminated_length", ended)):
             self.scalars |= {
                 f"completions/mean_{name}": mean(own),
                 f"completions/min_{name}": min(own),
                 f"completions/max_{name}": max(own),
             }
-        self.scalars["completions/clipped_ratio"] = mean(float(ids[-1] != end) for ids in completions)
+        self.scalars["completions/clipped_ratio"] = mean(float(not self.has_end(ids)) for ids in completions)
 
     def averaged(self, rate: float, every: int) -> Any:
         """Return a model that begins as the first policy and moves towards each one after an `every`-th step."""
