@@ -54,6 +54,7 @@ class PlainCompared:
             neutral={"more padding": "", "checkpointing": ""},
             effective=["scale=2"],
             defined=["", "scale=2"],
+            defined_of_adapted=[""],
             orders={"checkpointing": 1, "shared": 2},
             neutral_of_adapted=["checkpointing"],
             means=means,

@@ -33,8 +33,8 @@ def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
             runs = [compared_run(stack, replace(case, variation=name))]
             if not name:
                 runs.append(compared_run(stack, replace(case, lengths="equal")))
-            if not name and stack.compare_spec.adapts:
-                runs.append(compared_run(stack, replace(case, adapters=True)))
+            if name in stack.compare_spec.defined_of_adapted and stack.compare_spec.adapts:
+                runs.append(compared_run(stack, replace(case, variation=name, adapters=True)))
         except NotServed as error:
             left_out.append(str(error))
             continue

@@ -26,7 +26,7 @@ from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.common.zoo import zoo_model
 from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining
-from seatrial.targets.trl.compared.kinds import NEUTRAL, ORDERS, Kind, Options
+from seatrial.targets.trl.compared.kinds import MAY_LACK, NEUTRAL, ORDERS, Kind, Options
 from seatrial.targets.trl.compared.rows import (
     NUM_ROWS,
     OF_ALL_ROWS,
@@ -56,8 +56,8 @@ FORMS = (
 )
 """Variations of arguments, in addition to those of options."""
 BFLOAT16, LOADED_BFLOAT16 = "a model in bfloat16", "a model that is loaded in bfloat16"
-"""Which are the same, as a trainer's reference has the precision of its policy."""
-MAY_BE_REFUSED = ("the model as a folder", "no tokenizer", "a stream", "turns", BFLOAT16, LOADED_BFLOAT16)
+"""Which are the same: a reference has the precision of its policy."""
+MAY_BE_REFUSED = (*FORMS[:2], "a stream", "turns", BFLOAT16, LOADED_BFLOAT16, *MAY_LACK)
 """Forms that a trainer may refuse with an error of any kind: it does so aloud."""
 FEEDBACK = ("no", " ", "nearly there", "")
 DROPOUT = "a model with dropout, which `disable_dropout` disables"
@@ -126,6 +126,7 @@ class Compared(KnowsFailures, Defining):
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
             neutral_of_adapted=dropout,
             defined=defined_names if self._definition else (),
+            defined_of_adapted=["", *map(_named, self.kind.adapted)],
             orders={"a stream": 1, **{_named(one): shared for one, shared in orders}},
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
@@ -362,10 +363,8 @@ def _add_dropout(model: Any) -> None:
 def _folder(scores: bool, trait: str = "") -> str:
     """Return the folder of the first model with its tokenizer."""
     folder, tokenizer = shared_folder(), tiny_tokenizer()
-    model = (
-        tiny_scorer(0) if scores else zoo_model(trait, tokenizer, 0) if trait else tiny_model(tokenizer, 0)
-    )
-    model.save_pretrained(folder)  # the first process alone writes
+    model = zoo_model(trait, tokenizer, 0) if trait else tiny_model(tokenizer, 0)
+    (tiny_scorer(0) if scores else model).save_pretrained(folder)  # the first process alone writes
     tokenizer.save_pretrained(folder)
     if is_one_of_several():
         torch.distributed.barrier()
@@ -374,7 +373,7 @@ def _folder(scores: bool, trait: str = "") -> str:
 
 @lru_cache(maxsize=1)
 def _tokenizer_folder() -> str:
-    """Return a folder with the tokenizer alone, which is read again as it is."""
+    """Return a folder with the tokenizer alone."""
     folder = tempfile.mkdtemp(dir=temporary_folder())
     tiny_tokenizer().save_pretrained(folder)
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from seatrial.targets.trl.compared.definitions.setting import Setting
 from seatrial.targets.trl.compared.kinds import SHORT, Kind, Options
 from seatrial.targets.trl.compared.rows import graded, graded_in_part, rewards_of
 from seatrial.targets.trl.compared.teachers import paired_tokenizer
-from seatrial.targets.trl.compared.tuning import gradients_of, merged
+from seatrial.targets.trl.compared.tuning import ADAPTER, gradients_of, merged
 from seatrial.targets.trl.named import unnamed_scalars
 
 MADE: Mapping[str, Sequence[str]] = {
@@ -106,7 +107,8 @@ class Defining(TinyCausalModel):
         """Return a step as the trainer's definition has it, of the rows that every step has."""
         if self._definition is None or not self._defines(plan):
             return None
-        models = [_in_double(self._made_model(plan, 0), merged(one)) for one in policies]
+        load = partial(self._loaded, plan)
+        models = [*map(load, policies)]
         base = _in_double(self._made_model(plan, 0)) if plan.adapters else None
         others = [
             _in_double(one) for one in (self._models(plan)[name] for name in ("ref_model", "teacher_model"))
@@ -123,6 +125,12 @@ class Defining(TinyCausalModel):
             teacher=others[1],
             teacher_tokenizer=paired_tokenizer() if self._pairs_tokens else self.tokenizer,
             rewards=self._rewards(plan),
+            tensors=policies,
+            average_start={
+                name: torch.zeros_like(value) if ADAPTER in name else value
+                for name, value in policies[0].items()
+            },
+            load=load,
             **self._sampling(plan),
         )
         other = replace(setting, scalars={})
@@ -143,6 +151,10 @@ class Defining(TinyCausalModel):
             scalars={name: one for name, one in self._scalars(setting, loss).items() if name != "loss"},
             evaluated=evaluated,
         )
+
+    def _loaded(self, plan: ComparedPlan, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """Return a model of these tensors in float64, adapters merged."""
+        return _in_double(self._made_model(plan, 0), merged(tensors))
 
     def _scalars(self, setting: Setting, loss: torch.Tensor) -> dict[str, float]:
         """Return a loss with the scalars that the release logs of it."""

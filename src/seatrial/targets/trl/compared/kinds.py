@@ -63,6 +63,8 @@ class Kind:
     """The loss of a step, and what is logged of it."""
     defined: Sequence[Options] = ()
     """Those in which steps are defined, in addition to none and to `effective`."""
+    adapted: Sequence[Options] = ()
+    """Those of `defined` in which steps of adapters are defined, in addition to none."""
     thorough: bool = True
     known_failures: Sequence[KnownFailure] = ()
 
@@ -101,6 +103,8 @@ ORDERS: Sequence[tuple[Options, int]] = (
     ({"dataloader_drop_last": True}, 1),
 )
 """Options of any trainer that give steps their rows in another way, with the number of steps that share theirs."""
+MAY_LACK = ("train_sampling_strategy=group_by_length",)
+"""Of `ORDERS`: what a trainer whose rows have no `input_ids` refuses."""
 
 SHORT: Options = {
     "max_completion_length": 9,

@@ -65,6 +65,8 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"beta": 1.0, "loss_add_tail": False},
             {"beta": 1.0},
             {"turns": "several"},
+            {"max_prompt_length": 12, "max_length": 15},
+            {"max_length": 25},
         ),
     ),
     "gold": Kind(
@@ -159,11 +161,13 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"generate_from_teacher": True},
         ),
         definition=demonstrations,
+        adapted=({"teacher_model_kind": "ema", "teacher_update_rate": 0.4}, {"teacher_model_kind": "live"}),
         defined=(
             {"distillation_mode": "sampled_token", "distillation_alpha": 1.0},
             {"distillation_mode": "full_logits", "temperature": 0.6},
             {"distillation_mode": "full_logits", "distillation_alpha": 1.0},
             {"teacher_model_kind": "ema", "teacher_update_rate": 0.4},
+            {"teacher_model_kind": "ema", "teacher_update_rate": 0.4, "teacher_sync_steps": 2},
             {"teacher_model_kind": "live"},
             {"max_prompt_length": 5},
             {"teacher_prompt_template": "{privileged_context}|{prompt}"},
@@ -197,6 +201,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"scale_rewards": "none"},
         ),
         definition=successes,
+        adapted=({"distillation_weight": 1.0, "teacher_model_kind": "ema", "teacher_update_rate": 0.4},),
         defined=(
             {"scale_rewards": "batch"},
             {"dont_reprompt_on_self_success": False},
@@ -217,6 +222,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"loss_type": "dr_grpo"},
             {"loss_type": "dapo", "ends": "some"},
             {"distillation_weight": 1.0, "teacher_model_kind": "ema", "teacher_update_rate": 0.4},
+            {"teacher_model_kind": "ema", "teacher_update_rate": 0.4, "teacher_sync_steps": 2},
             {"distillation_mode": "topk_logits", "distillation_topk": 3, "distillation_add_tail": True},
             {"distillation_mode": "full_logits", "distillation_alpha": 0.3, "temperature": 0.6},
             {"max_reprompt_len": 12},

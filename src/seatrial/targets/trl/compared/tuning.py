@@ -13,6 +13,7 @@ LORA: Mapping[str, Any] = {
     "target_modules": ["q_proj", "down_proj"],
     "init_lora_weights": False,
 }
+ADAPTER = ".lora_"
 SCALE = LORA["lora_alpha"] / LORA["r"]
 PREFIX, DOWN, UP = "base_model.model.", ".lora_A.default.weight", ".lora_B.default.weight"
 NEUTRAL_ADAPTERS = ("low-rank, from zero", "DoRA", "IA3", "low-rank, with a trained head")
@@ -38,7 +39,7 @@ def adapter_configuration(kind: str, task: str) -> Any:
 
 def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a plain model's tensors from those of one with low-rank adapters, W + alpha / r B A (Hu et al. 2021)."""
-    found = {_plain(name): value for name, value in tensors.items() if ".lora_" not in name}
+    found = {_plain(name): value for name, value in tensors.items() if ADAPTER not in name}
     for name, down, up in _pairs(tensors):
         found[name] = found[name] + SCALE * (up @ down)
     return found

@@ -68,7 +68,8 @@ def _log_loss(setting: Setting, loss: Tensor) -> None:
 def weighted(setting: Setting) -> Tensor:
     """Return the loss of IW-OPD, by log-ratios that weigh more the earlier they are; or a divergence."""
     option = setting.option
-    pairs, temperature, each, weights, gains = conversations(setting), option("temperature"), [], [], []
+    pairs = [_kept(setting, *pair) for pair in conversations(setting)]
+    temperature, each, weights, gains = option("temperature"), [], [], []
     for prompt, answer in pairs:
         student, teacher = (
             (logits_of(model, prompt, answer) / temperature).log_softmax(-1)
@@ -107,6 +108,16 @@ def weighted(setting: Setting) -> Tensor:
             "iw_opd/max_weight": float(flat.max()),
         }
     return loss
+
+
+def _kept(
+    setting: Setting, prompt: Sequence[int], answer: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the beginning of a prompt, and that of a given answer for which there is room behind it."""
+    kept = prompt[: setting.option("max_prompt_length")]
+    return kept, answer if setting.option("lmbda") == 1 else answer[
+        : setting.option("max_length") - len(kept)
+    ]
 
 
 def _supported(setting: Setting, student: Tensor, teacher: Tensor, answer: Sequence[int]) -> Tensor:

@@ -224,6 +224,6 @@ def _teacher(setting: Setting) -> Any:
     kind = setting.option("teacher_model_kind")
     if kind == "live":
         return setting.policy
-    if kind == "base" or not setting.earlier:
+    if kind == "base":
         return setting.first
     return setting.averaged(setting.option("teacher_update_rate"), setting.option("teacher_sync_steps"))

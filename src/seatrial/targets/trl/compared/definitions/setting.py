@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +33,12 @@ class Setting:
     ends: Sequence[int]
     limit: int | None
     equal: bool
+    tensors: Sequence[Mapping[str, Tensor]]
+    """Of the policies before each step, those of adapters as they are."""
+    average_start: Mapping[str, Tensor]
+    """Tensors that an average of policies begins with: those of the first policy, or of adapters that do nothing."""
+    load: Callable[[Mapping[str, Tensor]], Any]
+    """Return the model of tensors like these, in float64."""
     scalars: dict[str, float] = field(default_factory=dict)
     """What the step logs; a definition fills it."""
     evaluates: bool = True
@@ -123,15 +128,12 @@ class Setting:
         self.scalars["completions/clipped_ratio"] = mean(float(not self.has_end(ids)) for ids in completions)
 
     def averaged(self, rate: float, every: int) -> Any:
-        """Return a model that begins as the first policy and moves towards each one after an `every`-th step."""
-        found = copy.deepcopy(self.first)
-        after = [*self.earlier[-2::-1], self.policy]  # step k ends with the policy before step k + 1
-        with torch.no_grad():
-            for number, policy in enumerate(after, start=1):
-                if number % every == 0:
-                    for own, other in zip(found.parameters(), policy.parameters(), strict=True):
-                        own.lerp_(other, rate)
-        return found
+        """Return a model that begins as the teacher does and moves towards each policy after an `every`-th step."""
+        found = self.average_start
+        for number, tensors in enumerate(self.tensors[1:], start=1):  # step k ends before step k + 1
+            if number % every == 0:
+                found = {name: value.lerp(tensors[name], rate) for name, value in found.items()}
+        return self.load(found)
 
 
 def logits_of(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
