@@ -55,6 +55,7 @@ class PlainCompared:
             effective=["scale=2"],
             defined=["", "scale=2"],
             defined_of_adapted=[""],
+            mixed=["more padding, scale=2"],
             orders={"checkpointing": 1, "shared": 2},
             neutral_of_adapted=["checkpointing"],
             means=means,
@@ -191,7 +192,9 @@ class PlainCompared:
             held_BT = reference(ids_BS)[:, :-1].log_softmax(-1).gather(-1, ids_BS[:, 1:, None])[..., 0]
         if self.fault == "another objective":
             held_BT = held_BT + 0.5
-        scale = 2.0 if plan.variation == "scale=2" and self.fault != "unread" else 1.0
+        scale = 2.0 if "scale=2" in plan.variation and self.fault != "unread" else 1.0
+        if self.fault == "unread with another" and "," in plan.variation:
+            scale = 1.0
         if self.fault == "unread with adapters" and plan.adapters and plan.variation:
             scale = 3.0
         if self.fault == "another loss with adapters" and plan.adapters:

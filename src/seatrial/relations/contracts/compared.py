@@ -135,6 +135,8 @@ class CompareSpec:
     """Variations whose steps the adapter defines; empty for the run without any."""
     orders: Mapping[str, int] = field(default_factory=dict)
     """Variations that give steps their rows in another way, with the number of steps that share theirs."""
+    mixed: Sequence[str] = ()
+    """Variations of several options at once whose steps the adapter defines; it may refuse some."""
     defined_of_adapted: Sequence[str] = ()
     """Variations of `defined` in which steps of adapters are defined, too."""
     mixed_scalars: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -40,6 +41,32 @@ def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
             continue
         wrong += [f"{name or 'no option'}: {one}" for run in runs for one in _unlike(stack, run)]
     if len(left_out) == len(stack.compare_spec.defined):
+        raise NotServed("; ".join(left_out))
+    return Measure.count(wrong, "what steps do not have as defined", left_out)
+
+
+@COMPARED.law(
+    "defined steps, several options",
+    "an option that is read only where another one has its default",
+    cases=plan(num_steps=2, evaluates="trained"),
+    excluded=lambda stack: None if stack.compare_spec.mixed else "compare_spec.mixed is empty",
+)
+def defined_steps_of_several_options(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps under several options at once with their definition."""
+    if not stack.compare_spec.evaluates:
+        case = replace(case, evaluates="never")
+    wrong, left_out = [], []
+    for name in stack.compare_spec.mixed:
+        try:
+            run = compared_run(stack, replace(case, variation=name))
+        except NotServed as error:
+            left_out.append(str(error))
+            continue
+        if any(step.defined is not None and math.isnan(step.defined.loss) for step in run.steps):
+            left_out.append(f"{name}: no token is trained on")
+            continue
+        wrong += [f"{name}: {one}" for one in _unlike(stack, run)]
+    if len(left_out) == len(stack.compare_spec.mixed):
         raise NotServed("; ".join(left_out))
     return Measure.count(wrong, "what steps do not have as defined", left_out)
 

@@ -25,8 +25,8 @@ from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.common.zoo import zoo_model
-from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining
-from seatrial.targets.trl.compared.kinds import MAY_LACK, NEUTRAL, ORDERS, Kind, Options
+from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining, add_dropout
+from seatrial.targets.trl.compared.kinds import MAY_LACK, NEUTRAL, ORDERS, Kind, Options, mixed
 from seatrial.targets.trl.compared.rows import (
     NUM_ROWS,
     OF_ALL_ROWS,
@@ -108,7 +108,8 @@ class Compared(KnowsFailures, Defining):
         orders = [(one, shared) for one, shared in ORDERS if self._has(one)]
         self._variations |= {_named(one): one for one, _ in orders}
         defined_names = ["", *names[len(neutral) :], *map(_named, defined)]
-        self._variations |= {_named(one): one for one in defined}
+        mixes = {_named(one): one for one in mixed([*effective, *defined])} if self._definition else {}
+        self._variations |= {_named(one): one for one in defined} | mixes
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
         pairs = dict.fromkeys(PAIRED, "pairs as rows") if self.kind.trainer == "KTO" else {}
@@ -126,6 +127,7 @@ class Compared(KnowsFailures, Defining):
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
             neutral_of_adapted=dropout,
             defined=defined_names if self._definition else (),
+            mixed=[*mixes],
             defined_of_adapted=["", *map(_named, self.kind.adapted)],
             orders={"a stream": 1, **{_named(one): shared for one, shared in orders}},
             mixed_scalars=self.kind.mixed_scalars,
@@ -192,7 +194,8 @@ class Compared(KnowsFailures, Defining):
             try:
                 return run.finished()
             except Exception as error:
-                if plan.variation not in MAY_BE_REFUSED and not plan.adapter_kind and not plan.evaluated_as:
+                refused = (*MAY_BE_REFUSED, *self.compare_spec.mixed)
+                if plan.variation not in refused and not plan.adapter_kind and not plan.evaluated_as:
                     raise
                 raise NotServed(
                     f"{plan.variation or plan.adapter_kind or plan.evaluated_as}: {error_line(error)[:200]}"
@@ -300,7 +303,7 @@ class Compared(KnowsFailures, Defining):
         if plan.variation == DROPOUT:
             for one in given.values():
                 if isinstance(one, torch.nn.Module):
-                    _add_dropout(one)
+                    add_dropout(one)
         if plan.variation == "no tokenizer":
             given["processing_class"] = given["tokenizer"] = None
         if self._takes_functions and (plan.variation in REWARDS or "rewards" in self._made(plan)):
@@ -350,13 +353,6 @@ class Compared(KnowsFailures, Defining):
 
 def _named(options: Options) -> str:
     return ", ".join(f"{name}={value}" for name, value in options.items())
-
-
-def _add_dropout(model: Any) -> None:
-    """Add dropout before a model's last layer."""
-    norm = model.model.norm
-    norm.dropout = torch.nn.Dropout(0.5)
-    norm.register_forward_hook(lambda module, _, out: module.dropout(out))
 
 
 @lru_cache(maxsize=8)

@@ -99,7 +99,8 @@ class Defining(TinyCausalModel):
         """Return whether the steps of a plan are defined: those of a new model on whole batches, in one process."""
         is_whole = plan.num_micro_batches == plan.num_ranks == 1 and plan.num_steps == 2
         is_plain = not (plan.adapter_kind or plan.ends_after or plan.repeats)
-        return is_whole and is_plain and plan.variation in self.compare_spec.defined
+        known = (*self.compare_spec.defined, *self.compare_spec.mixed)
+        return is_whole and is_plain and plan.variation in known
 
     def defined_step(
         self, plan: ComparedPlan, arguments: Any, policies: Sequence[Mapping[str, torch.Tensor]]
@@ -180,3 +181,10 @@ def _in_double(model: Any, tensors: Mapping[str, torch.Tensor] | None = None) ->
     if tensors is not None:
         model.load_state_dict(dict(tensors))
     return model.double().requires_grad_(False)
+
+
+def add_dropout(model: Any) -> None:
+    """Add dropout before a model's last layer."""
+    norm = model.model.norm
+    norm.dropout = torch.nn.Dropout(0.5)
+    norm.register_forward_hook(lambda module, _, out: module.dropout(out))

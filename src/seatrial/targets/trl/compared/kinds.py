@@ -120,3 +120,18 @@ SCALED: Sequence[Options] = tuple(
     for name in ("final_logit_softcapping", "head with a bias", "logits_scaling", "lm_head_multiplier")
 )
 """Models whose logits are more than a product with the head's weight; see `zoo.ZOO`."""
+
+
+def mixed(options: Sequence[Options]) -> list[Options]:
+    """Return sets of options, in which every second one of these is with up to two others that name other options."""
+    found: list[Options] = []
+    for place in range(0, len(options), 2):
+        made: dict[str, Any] = dict(options[place])
+        parts = 1
+        for step in range(3, len(options)):  # neighbours are alike
+            other = options[(place + step) % len(options)]
+            if parts < 3 and not made.keys() & other.keys():
+                made, parts = {**made, **other}, parts + 1
+        if parts > 1:
+            found.append(made)
+    return found

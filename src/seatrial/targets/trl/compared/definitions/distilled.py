@@ -113,7 +113,7 @@ def weighted(setting: Setting) -> Tensor:
 def _kept(
     setting: Setting, prompt: Sequence[int], answer: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the beginning of a prompt, and that of a given answer for which there is room behind it."""
+    """Return the beginning of a prompt, and as much of a given answer as fits behind it."""
     kept = prompt[: setting.option("max_prompt_length")]
     return kept, answer if setting.option("lmbda") == 1 else answer[
         : setting.option("max_length") - len(kept)
