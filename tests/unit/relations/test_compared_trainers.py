@@ -36,6 +36,7 @@ FAULTS = [
     ("passed rows", "forms of an evaluation"),
     ("another objective", "defined steps"),
     ("trained rows are evaluated", "the evaluated rows"),
+    ("rows of the first step", "rows of an epoch, other orders"),
     ("unread with another", "defined steps, several options"),
     ("rows of the first step", "rows of an epoch"),
     ("unread with adapters", "adapters, neutral variations"),

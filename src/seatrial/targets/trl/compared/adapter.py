@@ -129,7 +129,7 @@ class Compared(KnowsFailures, Defining):
             defined=defined_names if self._definition else (),
             mixed=[*mixes],
             defined_of_adapted=["", *map(_named, self.kind.adapted)],
-            orders={"a stream": 1, **{_named(one): shared for one, shared in orders}},
+            orders=self._streams | {_named(one): shared for one, shared in orders},
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
             neutral_adapters=NEUTRAL_ADAPTERS,
@@ -139,6 +139,11 @@ class Compared(KnowsFailures, Defining):
     @property
     def _takes_functions(self) -> bool:
         return "reward_funcs" in self._takes and not self.kind.scored_by_model
+
+    @property
+    def _streams(self) -> dict[str, int]:
+        """The order of an iterable data set, where the trainer says that it takes one."""
+        return {"a stream": 1} if "Iterable" in str(self._takes["train_dataset"].annotation) else {}
 
     @property
     def _rows(self) -> str:

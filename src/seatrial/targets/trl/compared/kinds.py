@@ -121,6 +121,10 @@ SCALED: Sequence[Options] = tuple(
 )
 """Models whose logits are more than a product with the head's weight; see `zoo.ZOO`."""
 
+CUTS = ("max_length", "max_prompt_length")
+APART: Mapping[str, Sequence[str]] = {"turns": CUTS, **dict.fromkeys(CUTS, ("turns",))}
+"""Options that are not set at once: limits that suit texts leave nothing of a conversation that is its own."""
+
 
 def mixed(options: Sequence[Options]) -> list[Options]:
     """Return sets of options, in which every second one of these is with up to two others that name other options."""
@@ -130,7 +134,8 @@ def mixed(options: Sequence[Options]) -> list[Options]:
         parts = 1
         for step in range(3, len(options)):  # neighbours are alike
             other = options[(place + step) % len(options)]
-            if parts < 3 and not made.keys() & other.keys():
+            taken = made.keys() | {name for one in made for name in APART.get(one, ())}
+            if parts < 3 and not taken & other.keys():
                 made, parts = {**made, **other}, parts + 1
         if parts > 1:
             found.append(made)
