@@ -196,8 +196,5 @@ ROWS: Mapping[str, Setup] = {
         ),
         {"scalars": OWN_SCALARS},
     ),
-    "rows-rloo-logged": _of(
-        rloo({"log_completions": True}, logs_rows=True, form="turns"), {"scalars": OWN_SCALARS}
-    ),
     **{name: _of(setup, {}) for name, setup in {**SAMPLED, **CHECKPOINTED}.items()},
 }
