@@ -54,6 +54,9 @@ class PlainCompared:
             neutral={"more padding": "", "checkpointing": ""},
             effective=["scale=2"],
             defined=["", "scale=2"],
+            defined_of_adapted=[""],
+            mixed=["more padding, scale=2"],
+            orders={"checkpointing": 1, "shared": 2},
             neutral_of_adapted=["checkpointing"],
             means=means,
             neutral_adapters=["from zero"],
@@ -162,15 +165,19 @@ class PlainCompared:
         backward = sum(losses)
         logged = losses[-1] if self.fault == "the last loss" else backward
         entropy = number * (plan.num_micro_batches if self.fault == "a scalar is summed" else 1.0)
-        if plan.variation == "logging_steps=2":
+        if plan.logged_every == 2:
             self.earlier = [*(self.earlier if number % 2 == 0 else []), (backward, entropy)]
             logged = sum(one for one, _ in self.earlier)
             if self.fault != "a sum is logged":
                 logged /= len(self.earlier)
             if self.fault != "the last step's scalar":
                 entropy = sum(one for _, one in self.earlier) / len(self.earlier)
+        first = 0 if self.fault == "rows of the first step" else 4 * ((number - 1) % plan.num_batches)
         return ComparedStep(
-            gradients=gradients, backward=backward, logged={"loss": logged, "entropy": entropy}
+            gradients=gradients,
+            backward=backward,
+            logged={"loss": logged, "entropy": entropy},
+            rows=tuple(range(first, first + 4)),
         )
 
     def _loss(self, model: Net, reference: Net, rows: Sequence[Sequence[int]], plan: ComparedPlan) -> Tensor:
@@ -185,7 +192,9 @@ class PlainCompared:
             held_BT = reference(ids_BS)[:, :-1].log_softmax(-1).gather(-1, ids_BS[:, 1:, None])[..., 0]
         if self.fault == "another objective":
             held_BT = held_BT + 0.5
-        scale = 2.0 if plan.variation == "scale=2" and self.fault != "unread" else 1.0
+        scale = 2.0 if "scale=2" in plan.variation and self.fault != "unread" else 1.0
+        if self.fault == "unread with another" and "," in plan.variation:
+            scale = 1.0
         if self.fault == "unread with adapters" and plan.adapters and plan.variation:
             scale = 3.0
         if self.fault == "another loss with adapters" and plan.adapters:

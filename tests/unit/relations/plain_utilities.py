@@ -316,6 +316,13 @@ def averaged_weights(steps: Tensor, options: Mapping[str, Any]) -> Tensor:
     return made
 
 
+def averaged_reference(steps: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Return the weights of the last update of a reference."""
+    first, every = options["ref_model_update_after"], options["ref_model_update_freq"]
+    last = max(step for step in range(1, len(steps)) if step >= first and (step - first) % every == 0)
+    return averaged_weights(steps[: last + 1], options)
+
+
 def cosine(
     correct: Sequence[bool | None],
     lengths: Sequence[int],
@@ -367,6 +374,7 @@ PLAIN: Mapping[str, Callable[..., Any]] = {
     "mixture": mixture,
     "parse options": parse_options,
     "averaged weights": averaged_weights,
+    "averaged reference": averaged_reference,
     "cosine": cosine,
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPlan(Case):
-    """A short run of a trainer on the same rows in every step; a made input."""
+    """A short run of a trainer; a made input."""
 
     num_steps: int = 1
     num_micro_batches: int = 1
@@ -33,13 +33,17 @@ class ComparedPlan(Case):
     """One that the `CompareSpec` names; empty: none."""
     evaluates: Literal["never", "held out", "trained"] = "never"
     """Which rows are evaluated after every step; those that are trained on also before the first one."""
-    evaluated_as: Literal["", "named", "passed", "passed by name"] = ""
-    """How the held-out rows reach the trainer: as `eval_dataset`, there in a mapping, or passed to `evaluate` alone or
-    in a mapping after the last step."""
+    evaluated_as: Literal["", "named", "passed", "passed by name", "streamed"] = ""
+    """How the held-out rows reach the trainer: as `eval_dataset`, there in a mapping or iterated, or passed to
+    `evaluate` alone or in a mapping after the last step."""
     num_evaluation_parts: int = 1
     """Batches of an evaluation: a divisor of four."""
     evaluated_every: int = 1
     """Steps between two evaluations."""
+    logged_every: int = 1
+    """Steps between two entries of the log."""
+    num_batches: int = 1
+    """Batches of four rows that the data set has, for as many steps of an epoch; with one every step has these rows."""
     adapters: bool = False
     """Whether the trainer adds low-rank adapters to the model, and trains them alone."""
     adapter_kind: str = ""
@@ -66,8 +70,8 @@ class DefinedStep:
     gradients: Mapping[str, Tensor]
     scalars: Mapping[str, float]
     """By the name in the log, without a prefix."""
-    evaluates: bool = True
-    """Whether an evaluation of the same rows before the step has this loss and these scalars."""
+    evaluated: Mapping[str, float] | None = None
+    """Loss and scalars that an evaluation of the same rows before the step has; None where it is not defined."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ class ComparedStep:
     """Sum of the losses that were backpropagated."""
     logged: Mapping[str, float]
     """What was logged after the step, times and rates left out."""
+    rows: tuple[int, ...] = ()
+    """Rows of the data set whose prompts the policy saw, where it has several batches."""
     defined: DefinedStep | None = None
     """What the step should be; None where the adapter has no definition of it."""
 
@@ -127,6 +133,12 @@ class CompareSpec:
     """Variations of `neutral` that change nothing either where the trainer adds adapters."""
     defined: Sequence[str] = ()
     """Variations whose steps the adapter defines; empty for the run without any."""
+    orders: Mapping[str, int] = field(default_factory=dict)
+    """Variations that give steps their rows in another way, with the number of steps that share theirs."""
+    mixed: Sequence[str] = ()
+    """Variations of several options at once whose steps the adapter defines; it may refuse some."""
+    defined_of_adapted: Sequence[str] = ()
+    """Variations of `defined` in which steps of adapters are defined, too."""
     mixed_scalars: str = ""
     """A pattern of the names of logged scalars that are no means of the step's rows."""
     logs_means: bool = True

@@ -226,6 +226,7 @@ UTILITIES: Mapping[str, str] = {
     "own prompt": "(record) -> with the prompt that a pair has in common, unless it has one in the pair's form",
     "mixture": "(data sets of rows, columns or None, shares or None, share held out or None) -> rows by part",
     "parse options": "(values of a file, words of a command line) -> options by name",
+    "averaged reference": "(as averaged weights, options with updates of the reference) -> the reference's weights [N]",
     "averaged weights": "(weights before training and after each step [S + 1, N], options) -> BEMA's weights [N]",
     "encoded": "(texts with a second one or None, options of Transformers) -> tokens, masks, types, samples of parts",
     "padded encodings": "(rows of tokens and more, options) -> columns padded on a side, with a mask",

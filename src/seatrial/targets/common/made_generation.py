@@ -18,16 +18,17 @@ def made_completion(
     prompt: Sequence[int],
     number: int,
     role: int,
-    letters: Sequence[int],
-    end: int,
     *,
+    letters: Sequence[int],
+    ends: Sequence[int],
     equal: bool = False,
     limit: int | None = None,
 ) -> list[int]:
     """Return the completion of a prompt's ids that `made_generation` gives; see there."""
     stream = random.Random(f"{tuple(prompt)} {number} {role}")
     length = 5 if equal else stream.randint(1, 6)
-    row = [*(stream.choice(letters) for _ in range(length)), end]
+    row = [stream.choice(letters) for _ in range(length)]
+    row.append(ends[0] if len(ends) == 1 else stream.choice(ends))
     if limit is None or stream.random() < 0.5:
         return row
     return [stream.choice(letters) for _ in range(limit)]
@@ -35,16 +36,16 @@ def made_completion(
 
 @contextmanager
 def made_generation(
-    letters: Sequence[int], end: int, pad: int, *, equal: bool, limit: int | None = None
+    pad: int, *, letters: Sequence[int], ends: Sequence[int], equal: bool, limit: int | None = None
 ) -> Iterator[None]:
     """Let every model of Transformers in this block generate made completions.
 
     A completion follows from its prompt, from the number of the same prompt in the call, and from the model's role.
 
     Args:
-        letters: ids that completions consist of.
-        end: id of the end token, the last of each completion.
         pad: id of padding.
+        letters: ids that completions consist of.
+        ends: ids of end tokens, one of which is the last of each completion.
         equal: whether completions have one length; otherwise two to seven tokens with the end.
         limit: tokens at which half of the completions are cut, before an end; none for None.
     """
@@ -69,7 +70,9 @@ def made_generation(
             prompt = tuple(ids[shown].tolist())
             number = seen[prompt] = seen.get(prompt, -1) + 1
             role = getattr(model, ROLE, 0)
-            rows.append(made_completion(prompt, number, role, letters, end, equal=equal, limit=limit))
+            rows.append(
+                made_completion(prompt, number, role, letters=letters, ends=ends, equal=equal, limit=limit)
+            )
         T = max(map(len, rows))
         made_BT = torch.tensor([[*row, *[pad] * (T - len(row))] for row in rows])
         sequences_BS = torch.cat([prompts_BS, made_BT], 1)

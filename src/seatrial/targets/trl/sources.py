@@ -123,22 +123,28 @@ class _Weights(torch.nn.Module):
 
 
 def _averaged(callback_class: Any) -> Callable[..., Any]:
-    def averaged(steps: Tensor, options: Mapping[str, Any]) -> Tensor:
-        module = _Weights(SimpleNamespace(size=steps.shape[1]))
-        callback = callback_class(**options)
-        state = SimpleNamespace(global_step=0, is_world_process_zero=False)
-        with torch.no_grad():
-            for number, row in enumerate(steps):
-                state.global_step = number
-                module.row.copy_(row)
-                if number == 0:
-                    callback.on_train_begin(None, state, None, model=module)
-                else:
-                    callback.on_step_end(None, state, None, model=module)
-        found: Tensor = callback.running_model.row.detach().clone()
-        return found
+    return lambda steps, options: _averages(callback_class, steps, options)[0]
 
-    return averaged
+
+def _averaged_reference(callback_class: Any) -> Callable[..., Any]:
+    return lambda steps, options: _averages(callback_class, steps, {**options, "update_ref_model": True})[1]
+
+
+def _averages(callback_class: Any, steps: Tensor, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return the average of a model's weights after steps, and the weights of its reference."""
+    module, reference = (_Weights(SimpleNamespace(size=steps.shape[1])) for _ in range(2))
+    callback = callback_class(**options)
+    state = SimpleNamespace(global_step=0, is_world_process_zero=False)
+    with torch.no_grad():
+        for number, row in enumerate(steps):
+            state.global_step = number
+            module.row.copy_(row)
+            if number == 0:
+                callback.on_train_begin(None, state, None, model=module)
+            else:
+                callback.on_step_end(None, state, None, model=module, ref_model=reference)
+    average: Tensor = callback.running_model.row
+    return average.detach().clone(), reference.row.detach().clone()
 
 
 def _cosine(make: Any) -> Callable[..., Any]:
@@ -180,6 +186,7 @@ SOURCES: Mapping[str, tuple[str, Sequence[str], Callable[[Any], Callable[..., An
     "mixture": ("get_dataset", SCRIPTS, _mixture),
     "parse options": ("TrlParser", SCRIPTS, _parse_options),
     "averaged weights": ("BEMACallback", ("trl.trainer.callbacks", "trl"), _averaged),
+    "averaged reference": ("BEMACallback", ("trl.experimental.bema_for_ref_model",), _averaged_reference),
     "cosine": ("get_cosine_scaled_reward", ("trl.rewards",), _cosine),
 }
 """The name, where releases keep it, and what fits it to the contract."""

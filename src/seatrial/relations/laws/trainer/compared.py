@@ -188,7 +188,7 @@ def logged_loss(stack: Any, case: ComparedPlan) -> Measure | None:
 @COMPARED.law(
     "the logged loss of two steps",
     "a sum in place of a mean, or a step that is left out",
-    cases=plan(num_steps=2, variation="logging_steps=2"),
+    cases=plan(num_steps=2, logged_every=2),
 )
 def logged_loss_of_two_steps(stack: Any, case: ComparedPlan) -> Measure | None:
     """Compare the loss that is logged every second step with the mean of what was backpropagated in both."""

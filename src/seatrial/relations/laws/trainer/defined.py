@@ -13,6 +13,8 @@ from seatrial.relations.measures.compared import close, difference, digits
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.runs import compared_run
 
+ROWS_OF_A_STEP = 4
+
 
 @COMPARED.law(
     "defined steps",
@@ -30,11 +32,36 @@ def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
             runs = [compared_run(stack, replace(case, variation=name))]
             if not name:
                 runs.append(compared_run(stack, replace(case, lengths="equal")))
+            if name in stack.compare_spec.defined_of_adapted and stack.compare_spec.adapts:
+                runs.append(compared_run(stack, replace(case, variation=name, adapters=True)))
         except NotServed as error:
             left_out.append(str(error))
             continue
         wrong += [f"{name or 'no option'}: {one}" for run in runs for one in _unlike(stack, run)]
     if len(left_out) == len(stack.compare_spec.defined):
+        raise NotServed("; ".join(left_out))
+    return Measure.count(wrong, "what steps do not have as defined", left_out)
+
+
+@COMPARED.law(
+    "defined steps, several options",
+    "an option that is read only where another one has its default",
+    cases=plan(num_steps=2, evaluates="trained"),
+    excluded=lambda stack: None if stack.compare_spec.mixed else "compare_spec.mixed is empty",
+)
+def defined_steps_of_several_options(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps under several options at once with their definition."""
+    if not stack.compare_spec.evaluates:
+        case = replace(case, evaluates="never")
+    wrong, left_out = [], []
+    for name in stack.compare_spec.mixed:
+        try:
+            run = compared_run(stack, replace(case, variation=name))
+        except NotServed as error:
+            left_out.append(str(error))
+        else:
+            wrong += [f"{name}: {one}" for one in _unlike(stack, run)]
+    if len(left_out) == len(stack.compare_spec.mixed):
         raise NotServed("; ".join(left_out))
     return Measure.count(wrong, "what steps do not have as defined", left_out)
 
@@ -51,10 +78,10 @@ def _unlike(stack: Any, run: ComparedRun) -> Iterator[str]:
             yield f"gradient of step {number}, {place}: {error:.2g}"
         yield from _scalars(step.logged, defined)
     defined = run.steps[0].defined
-    if run.evaluated and defined is not None and defined.evaluates and stack.compare_spec.evaluates_loss:
+    evaluated = defined.evaluated if defined is not None and stack.compare_spec.evaluates_loss else None
+    if run.evaluated and defined is not None and evaluated is not None:
         found = run.evaluated[0]
-        own = {"loss": defined.loss, **defined.scalars}
-        kept = {name: value for name, value in own.items() if name in found}
+        kept = {name: value for name, value in evaluated.items() if name in found}
         yield from (f"evaluation {one}" for one in _scalars(found, replace(defined, scalars=kept)))
 
 
@@ -92,6 +119,53 @@ def evaluated_rows(stack: Any, case: ComparedPlan) -> Measure:
     trained = evaluations(stack, replace(case, evaluates="trained"))[-1]
     alike = all(name in trained and close(value, trained[name]) for name, value in held_out.items())
     return Measure.count(["all metrics"] if alike else [], "metrics that do not depend on the rows")
+
+
+@COMPARED.law(
+    "rows of an epoch",
+    "a step that trains on the rows of another one, or leaves rows out",
+    cases=plan(num_steps=5, num_micro_batches=2, num_batches=4, lengths="equal"),
+)
+def rows_of_an_epoch(stack: Any, case: ComparedPlan) -> Measure:
+    """Check that steps of an epoch see each row of the data set once, and the next step as many rows as they do."""
+    return Measure.count(_wrong_rows(stack, case), "what is wrong with the rows of steps")
+
+
+@COMPARED.law(
+    "rows of an epoch, other orders",
+    "an iterable data set, or one in another order, of which rows are left out or repeated",
+    cases=plan(num_steps=5, num_micro_batches=2, num_batches=4, lengths="equal"),
+    excluded=lambda stack: None if stack.compare_spec.orders else "compare_spec.orders is empty",
+)
+def rows_of_an_epoch_in_other_orders(stack: Any, case: ComparedPlan) -> Measure:
+    """Check the same where the data set is iterated, and under options that give steps their rows in another way."""
+    wrong, left_out = [], []
+    for name, shared in stack.compare_spec.orders.items():
+        try:
+            found = _wrong_rows(stack, replace(case, variation=name), shared)
+        except NotServed as error:
+            left_out.append(str(error))
+        else:
+            wrong += [f"{name}: {one}" for one in found]
+    if len(left_out) == len(stack.compare_spec.orders):
+        raise NotServed("; ".join(left_out))
+    return Measure.count(wrong, "what is wrong with the rows of steps", left_out)
+
+
+def _wrong_rows(stack: Any, case: ComparedPlan, shared: int = 1) -> list[str]:
+    steps = [step.rows for step in compared_run(stack, case).steps]
+    number = ROWS_OF_A_STEP * case.num_batches
+    seen = [
+        {row for rows in steps[first : first + shared] for row in rows}
+        for first in range(0, case.num_batches, shared)
+    ]
+    epoch = [row for rows in seen for row in rows]
+    wrong = [f"row {row}: {epoch.count(row)} times" for row in range(number) if epoch.count(row) != 1]
+    if shared == 1 and len(steps[-1]) != ROWS_OF_A_STEP:
+        wrong.append(f"the step after the epoch sees {len(steps[-1])} rows")
+    return wrong + [
+        f"{len(rows)} rows of {shared} steps" for rows in seen if len(rows) != ROWS_OF_A_STEP * shared
+    ]
 
 
 @COMPARED.law(

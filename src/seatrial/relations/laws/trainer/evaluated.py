@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, Literal
 
 from seatrial.relations.contracts.compared import ComparedPlan
@@ -13,7 +14,14 @@ from seatrial.relations.laws.trainer.compared import COMPARED, evaluations, plan
 from seatrial.relations.measures.compared import close
 from seatrial.relations.not_served import NotServed
 
-FORMS: Sequence[Literal["named", "passed", "passed by name"]] = ("named", "passed", "passed by name")
+FORMS: Sequence[Literal["named", "passed", "passed by name", "streamed"]] = (
+    "named",
+    "passed",
+    "passed by name",
+    "streamed",
+)
+PRECOMPUTED = "precompute_ref_log_probs=True"
+"""Variation that gives rows what the reference computes of them."""
 TOTALS = re.compile(r"^num_|total")
 
 
@@ -26,14 +34,15 @@ def forms_of_an_evaluation(stack: Any, case: ComparedPlan) -> Measure:
     """Compare what an evaluation logs of rows given as one set with that of rows given by name or to `evaluate`."""
     plain = evaluations(stack, case)[-1]
     wrong, found = [], 0
-    for form in FORMS:
+    names = ("", *({PRECOMPUTED} & stack.compare_spec.neutral.keys()))
+    for form, variation in product(FORMS, names):
         try:
-            given = evaluations(stack, replace(case, evaluated_as=form))[-1]
+            given = evaluations(stack, replace(case, evaluated_as=form, variation=variation))[-1]
         except NotServed:
             continue
         found += 1
         wrong += [
-            f"{form}: {name} {given.get(name)} for {value:.5g}"
+            f"{form} {variation}: {name} {given.get(name)} for {value:.5g}"
             for name, value in plain.items()
             if not TOTALS.search(name) and not (name in given and close(given[name], value))
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,21 +27,25 @@ EXTREMES = re.compile(r"(?:^|[/_])(?:min|max)(?:$|[/_])")
 )
 def logged_scalars_of_two_steps(stack: Any, case: ComparedPlan) -> Measure:
     """Compare each scalar of an interval of two steps with those of both steps, logged one by one."""
+    wrong = list(_not_of_both(stack, case))
+    for name in stack.compare_spec.effective:  # which may log more
+        own = replace(case, variation=name, num_steps=2, num_micro_batches=1)
+        wrong += [f"{name}: {one}" for one in _not_of_both(stack, own)]
+    return Measure.count(wrong, "scalars that are not of both steps")
+
+
+def _not_of_both(stack: Any, case: ComparedPlan) -> Iterator[str]:
     steps = compared_run(stack, case).steps
-    found = compared_run(stack, replace(case, variation="logging_steps=2")).steps
+    found = compared_run(stack, replace(case, logged_every=2)).steps
     if not any(step.logged for step in steps):
         raise NotServed("nothing is logged under a step's number")
-    wrong = []
     for last in range(1, len(steps), 2):
         one, other, logged = steps[last - 1].logged, steps[last].logged, found[last].logged
         for name in sorted(one.keys() & other.keys()):
             if name not in logged:
-                wrong.append(f"{name} of step {last + 1} is not logged")
+                yield f"{name} of step {last + 1} is not logged"
             elif not any(close(logged[name], right) for right in _of_both(name, one[name], other[name])):
-                wrong.append(
-                    f"{name} of step {last + 1}: {logged[name]:.5g}, {one[name]:.5g} and {other[name]:.5g}"
-                )
-    return Measure.count(wrong, "scalars that are not of both steps")
+                yield f"{name} of step {last + 1}: {logged[name]:.5g}, {one[name]:.5g} and {other[name]:.5g}"
 
 
 def _of_both(name: str, one: float, other: float) -> Sequence[float]:

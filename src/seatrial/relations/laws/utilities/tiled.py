@@ -27,6 +27,8 @@ SHAPES: Sequence[Mapping[str, Any]] = (
     {"scale": 0.25},
     {"scale": 3.0, "softcap": 4.0, "temperature": 0.5},
 )
+LEVELS = (None, 0.0, -9.0)
+"""Means of the bias, or none; with the last one all logits are negative."""
 BOUND = 1e-4
 """Float32 sums of some tens of terms, and their quotients, against float64."""
 
@@ -41,20 +43,26 @@ def logits_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, options: Mapp
     return found
 
 
-def _made(case: Numbers, *, bias: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+def _made(case: Numbers, level: float | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Return hidden states, weights, a bias around a level or none, and targets; some largest logits are shared."""
     stream = case.generator()
     hidden = torch.randn(ROWS, WIDTH, generator=stream)
     weight = torch.randn(IDS, WIDTH, generator=stream)
     targets = torch.randint(IDS, (ROWS,), generator=stream)
+    if level is None:  # whole numbers, so that equal logits are equal in every tile
+        hidden, weight = hidden.round(), weight.round()
+        weight[IDS // 2 :] = weight[: IDS - IDS // 2].flip(0)
     logits = hidden @ weight.T
     targets[::3] = logits[::3].argmax(-1)  # certain ones among them, and the ends of the vocabulary
     targets[1], targets[2] = 0, IDS - 1
-    return hidden, weight, torch.randn(IDS, generator=stream) if bias else None, targets
+    if level is None:
+        targets[3::3] = (logits[3::3] + torch.arange(IDS) * 1e-3).argmax(-1)  # the last of the largest ones
+    return hidden, weight, None if level is None else level + torch.randn(IDS, generator=stream), targets
 
 
 def _heads(case: Numbers) -> Iterable[Arguments]:
-    for options, bias, tile in product(SHAPES, (False, True), TILES):
-        hidden, weight, offset, targets = _made(case, bias=bias)
+    for options, level, tile in product(SHAPES, LEVELS, TILES):
+        hidden, weight, offset, targets = _made(case, level)
         yield hidden, weight, offset, targets, options, tile
 
 

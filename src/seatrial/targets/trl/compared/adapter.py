@@ -24,13 +24,17 @@ from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
-from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining
-from seatrial.targets.trl.compared.kinds import NEUTRAL, Kind, Options
+from seatrial.targets.common.zoo import zoo_model
+from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining, add_dropout
+from seatrial.targets.trl.compared.kinds import MAY_LACK, NEUTRAL, ORDERS, Kind, Options, mixed
 from seatrial.targets.trl.compared.rows import (
     NUM_ROWS,
+    OF_ALL_ROWS,
+    PAIRED,
     as_texts,
     made_rows,
     rewards_of,
+    with_several_turns,
     with_turns,
 )
 from seatrial.targets.trl.compared.running import NAMED, Run, run_of
@@ -52,8 +56,8 @@ FORMS = (
 )
 """Variations of arguments, in addition to those of options."""
 BFLOAT16, LOADED_BFLOAT16 = "a model in bfloat16", "a model that is loaded in bfloat16"
-"""Which are the same, as a trainer's reference has the precision of its policy."""
-MAY_BE_REFUSED = ("the model as a folder", "no tokenizer", "a stream", "turns", BFLOAT16, LOADED_BFLOAT16)
+"""Which are the same: a reference has the precision of its policy."""
+MAY_BE_REFUSED = (*FORMS[:2], "a stream", "turns", BFLOAT16, LOADED_BFLOAT16, *MAY_LACK)
 """Forms that a trainer may refuse with an error of any kind: it does so aloud."""
 FEEDBACK = ("no", " ", "nearly there", "")
 DROPOUT = "a model with dropout, which `disable_dropout` disables"
@@ -99,19 +103,20 @@ class Compared(KnowsFailures, Defining):
         neutral = [one for one in (*NEUTRAL, *self.kind.neutral) if self._has(one)]
         defined = [one for one in self.kind.defined if self._has(one)] if self._definition else []
         effective = [one for one in self.kind.effective if self._has(one)]
-        self._variations = {
-            ", ".join(f"{name}={value}" for name, value in one.items()): one for one in (*neutral, *effective)
-        }
+        self._variations = {_named(one): one for one in (*neutral, *effective)}
         names = list(self._variations)
-        self._variations |= {
-            ", ".join(f"{name}={value}" for name, value in one.items()): one for one in defined
-        }
+        orders = [(one, shared) for one, shared in ORDERS if self._has(one)]
+        self._variations |= {_named(one): one for one, _ in orders}
+        defined_names = ["", *names[len(neutral) :], *map(_named, defined)]
+        mixes = {_named(one): one for one in mixed([*effective, *defined])} if self._definition else {}
+        self._variations |= {_named(one): one for one in defined} | mixes
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
+        pairs = dict.fromkeys(PAIRED, "pairs as rows") if self.kind.trainer == "KTO" else {}
         halves = {LOADED_BFLOAT16: BFLOAT16} if self._loads_bfloat16 else {}
         dropout = [DROPOUT] if "disable_dropout" in self._known else []
         forms = [*names[: len(neutral)], *FORMS, *dropout, *rewards]
-        given = {**dict.fromkeys(forms, ""), **turns, **halves}
+        given = {**dict.fromkeys(forms, ""), **turns, **pairs, **halves}
         self.compare_spec = CompareSpec(
             neutral={name: other for name, other in given.items() if name not in self.kind.leaves_out},
             effective=names[len(neutral) :],
@@ -121,7 +126,10 @@ class Compared(KnowsFailures, Defining):
             evaluates=self.kind.evaluates,
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
             neutral_of_adapted=dropout,
-            defined=["", *list(self._variations)[len(neutral) :]] if self._definition else (),
+            defined=defined_names if self._definition else (),
+            mixed=[*mixes],
+            defined_of_adapted=["", *map(_named, self.kind.adapted)],
+            orders=self._streams | {_named(one): shared for one, shared in orders},
             mixed_scalars=self.kind.mixed_scalars,
             adapts=self.kind.adapts and "peft_config" in self._takes,
             neutral_adapters=NEUTRAL_ADAPTERS,
@@ -131,6 +139,11 @@ class Compared(KnowsFailures, Defining):
     @property
     def _takes_functions(self) -> bool:
         return "reward_funcs" in self._takes and not self.kind.scored_by_model
+
+    @property
+    def _streams(self) -> dict[str, int]:
+        """The order of an iterable data set, where the trainer says that it takes one."""
+        return {"a stream": 1} if "Iterable" in str(self._takes["train_dataset"].annotation) else {}
 
     @property
     def _rows(self) -> str:
@@ -182,12 +195,12 @@ class Compared(KnowsFailures, Defining):
             first, *others = map(run_of, call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
             return dataclasses.replace(first, others=tuple(others))
         run = Run(self, plan)
-        equal, limit = plan.lengths == "equal", self._limit(plan)
-        with made_generation(self.ordinary_ids, self.eos_id, self.pad_id, equal=equal, limit=limit):
+        with made_generation(self.pad_id, **self._sampling(plan)):
             try:
                 return run.finished()
             except Exception as error:
-                if plan.variation not in MAY_BE_REFUSED and not plan.adapter_kind and not plan.evaluated_as:
+                refused = (*MAY_BE_REFUSED, *self.compare_spec.mixed)
+                if plan.variation not in refused and not plan.adapter_kind and not plan.evaluated_as:
                     raise
                 raise NotServed(
                     f"{plan.variation or plan.adapter_kind or plan.evaluated_as}: {error_line(error)[:200]}"
@@ -205,6 +218,7 @@ class Compared(KnowsFailures, Defining):
             "total_episodes": rows * plan.num_steps,
             "optim": "adamw_torch",
             "learning_rate": 0.003,
+            "logging_steps": plan.logged_every,
             "seed": plan.seed,
             "save_only_model": False,
             "remove_unused_columns": self._known["remove_unused_columns"].default,
@@ -220,7 +234,6 @@ class Compared(KnowsFailures, Defining):
             **self.kind.options,
             **self._variations.get(plan.variation, {}),
             **({"disable_dropout": True} if plan.variation == DROPOUT else {}),
-            **({"logging_steps": 2} if plan.variation == "logging_steps=2" else {}),
         }
         if plan.variation == REWARDS[1]:
             wanted["reward_weights"] = [0.5, 0.5]
@@ -237,7 +250,13 @@ class Compared(KnowsFailures, Defining):
         """Return the data set of training and the held-out one."""
         equal = plan.lengths == "equal"
         made = [
-            made_rows(self._rows, equal=equal, held_out=held_out, tokenizer=self.tokenizer)
+            [
+                row
+                for batch in range(plan.num_batches)
+                for row in made_rows(
+                    self._rows, equal=equal, held_out=held_out, tokenizer=self.tokenizer, batch=batch
+                )
+            ]
             for held_out in (False, True)
         ]
         if plan.variation == "more columns" and self.kind.rows != "ids":
@@ -250,15 +269,20 @@ class Compared(KnowsFailures, Defining):
             made = [
                 [{**row, "privileged_context": FEEDBACK[n]} for n, row in enumerate(rows)] for rows in made
             ]
+        if change_all := OF_ALL_ROWS.get(plan.variation):
+            made = [change_all(rows) for rows in made]
+        changes = {"turns": with_turns, "turns as texts": as_texts}
+        several = with_several_turns if "turns" in self._made(plan) else None
+        if change := changes.get(plan.variation, several):
+            made = [[change(row) for row in rows] for rows in made]
         if self._definition is not None and self.kind.options.get("lmbda") == 1:
             made[0] = [self._as_long(row, plan) for row in made[0]]
-        changes = {"turns": with_turns, "turns as texts": as_texts}
-        if change := changes.get(plan.variation):
-            made = [[change(row) for row in rows] for rows in made]
         train, held_out = map(made_dataset, made)
         if plan.variation == "a stream":
             train = train.to_iterable_dataset()
         evaluated = train if plan.evaluates == "trained" else held_out
+        if plan.evaluated_as == "streamed":
+            evaluated = evaluated.to_iterable_dataset()
         # The rows that are judged are the last in a mapping.
         return train, {"other": train, NAMED: evaluated} if plan.evaluated_as == "named" else evaluated
 
@@ -276,14 +300,15 @@ class Compared(KnowsFailures, Defining):
             "model": self._model(plan),
             "args": arguments,
             "train_dataset": sets[0],
-            "eval_dataset": sets[1],
+            # Rows that are passed to `evaluate` are in place of these.
+            "eval_dataset": sets[plan.evaluated_as not in ("passed", "passed by name")],
         }
         given["tokenizer" if "processing_class" not in self._takes else "processing_class"] = tokenizer
-        given |= self._models()
+        given |= self._models(plan)
         if plan.variation == DROPOUT:
             for one in given.values():
                 if isinstance(one, torch.nn.Module):
-                    _add_dropout(one)
+                    add_dropout(one)
         if plan.variation == "no tokenizer":
             given["processing_class"] = given["tokenizer"] = None
         if self._takes_functions and (plan.variation in REWARDS or "rewards" in self._made(plan)):
@@ -299,13 +324,13 @@ class Compared(KnowsFailures, Defining):
         """Return the model, or its folder, from which some trainers load their reference."""
         import transformers
 
-        folder = _folder(self._scores)
+        folder = _folder(self._scores, self._made(plan).get("trait", ""))
         if plan.variation in ("the model as a folder", "no tokenizer", LOADED_BFLOAT16):
             return folder
         if plan.variation == BFLOAT16:
             model_class = "Qwen2ForSequenceClassification" if self._scores else "Qwen2ForCausalLM"
             return getattr(transformers, model_class).from_pretrained(folder, dtype="bfloat16")
-        model = tiny_scorer(0) if self._scores else tiny_model(self.tokenizer, 0)
+        model = tiny_scorer(0) if self._scores else self._made_model(plan, 0)
         model.config._name_or_path = folder
         return model
 
@@ -313,12 +338,12 @@ class Compared(KnowsFailures, Defining):
     def _scores(self) -> bool:
         return self.kind.trainer == "Reward"
 
-    def _models(self) -> dict[str, Any]:
+    def _models(self, plan: ComparedPlan) -> dict[str, Any]:
         """Return the other models that the trainer may take, and rewards."""
         made: dict[str, Any] = {}
         for seed, name in enumerate(("ref_model", "teacher_model"), start=1):
             is_other = name == "teacher_model" and self._pairs_tokens
-            made[name] = tiny_model(paired_tokenizer() if is_other else self.tokenizer, seed)
+            made[name] = tiny_model(paired_tokenizer(), seed) if is_other else self._made_model(plan, seed)
             made[name].config._name_or_path = _tokenizer_folder()
             setattr(made[name], ROLE, seed)
         made["reward_funcs"] = tiny_scorer(3) if self.kind.scored_by_model else rewards_of
@@ -331,20 +356,16 @@ class Compared(KnowsFailures, Defining):
         return made
 
 
-def _add_dropout(model: Any) -> None:
-    """Add dropout before a model's last layer."""
-    norm = model.model.norm
-    norm.dropout = torch.nn.Dropout(0.5)
-    norm.register_forward_hook(lambda module, _, out: module.dropout(out))
+def _named(options: Options) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
-@lru_cache(maxsize=2)
-def _folder(scores: bool) -> str:
+@lru_cache(maxsize=8)
+def _folder(scores: bool, trait: str = "") -> str:
     """Return the folder of the first model with its tokenizer."""
     folder, tokenizer = shared_folder(), tiny_tokenizer()
-    (tiny_scorer(0) if scores else tiny_model(tokenizer, 0)).save_pretrained(
-        folder
-    )  # the first process alone writes
+    model = zoo_model(trait, tokenizer, 0) if trait else tiny_model(tokenizer, 0)
+    (tiny_scorer(0) if scores else model).save_pretrained(folder)  # the first process alone writes
     tokenizer.save_pretrained(folder)
     if is_one_of_several():
         torch.distributed.barrier()
@@ -353,7 +374,7 @@ def _folder(scores: bool) -> str:
 
 @lru_cache(maxsize=1)
 def _tokenizer_folder() -> str:
-    """Return a folder with the tokenizer alone, which is read again as it is."""
+    """Return a folder with the tokenizer alone."""
     folder = tempfile.mkdtemp(dir=temporary_folder())
     tiny_tokenizer().save_pretrained(folder)
     return folder

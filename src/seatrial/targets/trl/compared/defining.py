@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,19 +15,23 @@ from seatrial.relations.contracts.compared import ComparedPlan, CompareSpec, Def
 from seatrial.targets.common.made_generation import made_completion
 from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_model
+from seatrial.targets.common.zoo import ZOO, zoo_model
 from seatrial.targets.trl.compared.definitions.setting import Setting
 from seatrial.targets.trl.compared.kinds import SHORT, Kind, Options
 from seatrial.targets.trl.compared.rows import graded, graded_in_part, rewards_of
 from seatrial.targets.trl.compared.teachers import paired_tokenizer
+from seatrial.targets.trl.compared.tuning import ADAPTER, gradients_of, merged
 from seatrial.targets.trl.named import unnamed_scalars
 
 MADE: Mapping[str, Sequence[str]] = {
     "rewards": ("several", "several, some missing"),
-    "ends": ("some",),
+    "ends": ("some", "another"),
     "feedback": ("some",),
+    "turns": ("several",),
+    "trait": tuple(ZOO),
 }
 """What a variation may have in addition to options: functions of reward that read a column, completions of which some
-do not end, and a column of feedback."""
+do not end or end otherwise, a column of feedback, conversations of several turns, and models with a trait."""
 DEFINED_SINCE = "1.16"
 """The first release of TRL whose objectives are defined here; those of earlier ones were not read."""
 REWARDS = ("a list of rewards", "two rewards of half the weight")
@@ -43,9 +49,17 @@ class Defining(TinyCausalModel):
         """Return the data set of training and the held-out one."""
         raise NotImplementedError
 
-    def _models(self) -> dict[str, Any]:
+    def _models(self, plan: ComparedPlan) -> dict[str, Any]:
         """Return the other models that the trainer may take, and rewards."""
         raise NotImplementedError
+
+    def _made_model(self, plan: ComparedPlan, seed: int) -> Any:
+        """Return a model of the student's vocabulary."""
+        trait = self._made(plan).get("trait")
+        model = zoo_model(trait, self.tokenizer, seed) if trait else tiny_model(self.tokenizer, seed)
+        if len(ends := self._sampling(plan)["ends"]) > 1:
+            model.generation_config.eos_token_id = ends
+        return model
 
     @property
     def _definition(self) -> Callable[[Setting], torch.Tensor] | None:
@@ -62,9 +76,16 @@ class Defining(TinyCausalModel):
         """Whether the teacher has another tokenizer."""
         return bool(self.kind.options.get("use_uld_loss"))
 
-    def _limit(self, plan: ComparedPlan) -> int | None:
-        """Return the tokens at which some completions are cut."""
-        return SHORT["max_completion_length"] if "ends" in self._made(plan) else None
+    def _sampling(self, plan: ComparedPlan) -> dict[str, Any]:
+        """Return what completions are made of; see `made_generation`."""
+        kind = self._made(plan).get("ends")
+        first, *others = self.ordinary_ids
+        return {
+            "letters": others if kind == "another" else self.ordinary_ids,
+            "ends": [self.eos_id, *([first] if kind == "another" else [])],
+            "equal": plan.lengths == "equal",
+            "limit": SHORT["max_completion_length"] if kind == "some" else None,
+        }
 
     def _rewards(self, plan: ComparedPlan) -> list[Any]:
         """Return the functions of reward."""
@@ -77,8 +98,9 @@ class Defining(TinyCausalModel):
     def _defines(self, plan: ComparedPlan) -> bool:
         """Return whether the steps of a plan are defined: those of a new model on whole batches, in one process."""
         is_whole = plan.num_micro_batches == plan.num_ranks == 1 and plan.num_steps == 2
-        is_plain = not (plan.adapters or plan.adapter_kind or plan.ends_after or plan.repeats)
-        return is_whole and is_plain and plan.variation in self.compare_spec.defined
+        is_plain = not (plan.adapter_kind or plan.ends_after or plan.repeats)
+        known = (*self.compare_spec.defined, *self.compare_spec.mixed)
+        return is_whole and is_plain and plan.variation in known
 
     def defined_step(
         self, plan: ComparedPlan, arguments: Any, policies: Sequence[Mapping[str, torch.Tensor]]
@@ -86,38 +108,60 @@ class Defining(TinyCausalModel):
         """Return a step as the trainer's definition has it, of the rows that every step has."""
         if self._definition is None or not self._defines(plan):
             return None
-        models = [_in_double(tiny_model(self.tokenizer, 0), one) for one in policies]
+        load = partial(self._loaded, plan)
+        models = [*map(load, policies)]
+        base = _in_double(self._made_model(plan, 0)) if plan.adapters else None
         others = [
-            _in_double(one) for one in (self._models()[name] for name in ("ref_model", "teacher_model"))
+            _in_double(one) for one in (self._models(plan)[name] for name in ("ref_model", "teacher_model"))
         ]
+        options = vars(arguments) | {**self.kind.options, **self._variations.get(plan.variation, {})}
         setting = Setting(
-            options=vars(arguments) | {**self.kind.options, **self._variations.get(plan.variation, {})},
+            options=options,
             rows=list(self.datasets(plan)[0]),
             tokenizer=self.tokenizer,
             policy=models[-1],
-            first=models[0],
+            first=base or models[0],
             earlier=models[-2::-1],
-            reference=others[0],
+            reference=base or others[0],
             teacher=others[1],
             teacher_tokenizer=paired_tokenizer() if self._pairs_tokens else self.tokenizer,
             rewards=self._rewards(plan),
-            letters=self.ordinary_ids,
-            limit=self._limit(plan),
-            equal=plan.lengths == "equal",
+            tensors=policies,
+            average_start={
+                name: torch.zeros_like(value) if ADAPTER in name else value
+                for name, value in policies[0].items()
+            },
+            load=load,
+            **self._sampling(plan),
         )
+        other = replace(setting, scalars={})
         policy = setting.policy = copy.deepcopy(models[-1]).requires_grad_(True)
         loss = self._definition(setting)
         torch.autograd.backward(loss)
+        evaluated = self._scalars(setting, loss) if setting.evaluates else None
+        number = options.get("num_generations_eval") or options.get("num_generations")
+        if setting.evaluates and number != options.get("num_generations"):
+            other.options = options | {"num_generations": number}
+            evaluated = self._scalars(other, self._definition(other))
         return DefinedStep(
             loss=float(loss.detach()),
-            gradients={name: one.grad for name, one in policy.named_parameters() if one.grad is not None},
-            scalars={
-                name: value
-                for name, value in setting.scalars.items()
-                if name not in unnamed_scalars(setting.scalars, self.trainer_class)
-            },
-            evaluates=setting.evaluates,
+            gradients=gradients_of(
+                {name: one.grad for name, one in policy.named_parameters() if one.grad is not None},
+                policies[-1],
+            ),
+            scalars={name: one for name, one in self._scalars(setting, loss).items() if name != "loss"},
+            evaluated=evaluated,
         )
+
+    def _loaded(self, plan: ComparedPlan, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """Return a model of these tensors in float64, adapters merged."""
+        return _in_double(self._made_model(plan, 0), merged(tensors))
+
+    def _scalars(self, setting: Setting, loss: torch.Tensor) -> dict[str, float]:
+        """Return a loss with the scalars that the release logs of it."""
+        unnamed = unnamed_scalars(setting.scalars, self.trainer_class)
+        own = {name: value for name, value in setting.scalars.items() if name not in unnamed}
+        return {"loss": float(loss.detach()), **own}
 
     def _as_long(self, row: Mapping[str, Any], plan: ComparedPlan) -> dict[str, Any]:
         """Return a row whose answer is as long as the one sampled in its place: its tokens divide the loss.
@@ -128,10 +172,7 @@ class Defining(TinyCausalModel):
         ids = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)[
             "input_ids"
         ]
-        equal = plan.lengths == "equal"
-        made = made_completion(
-            ids, 0, 0, self.ordinary_ids, self.eos_id, equal=equal, limit=self._limit(plan)
-        )
+        made = made_completion(ids, 0, 0, **self._sampling(plan))
         return {**row, "messages": [*turns, {**answer, "content": "Z" * (len(made) - 1)}]}
 
 
@@ -140,3 +181,10 @@ def _in_double(model: Any, tensors: Mapping[str, torch.Tensor] | None = None) ->
     if tensors is not None:
         model.load_state_dict(dict(tensors))
     return model.double().requires_grad_(False)
+
+
+def add_dropout(model: Any) -> None:
+    """Add dropout before a model's last layer."""
+    norm = model.model.norm
+    norm.dropout = torch.nn.Dropout(0.5)
+    norm.register_forward_hook(lambda module, _, out: module.dropout(out))

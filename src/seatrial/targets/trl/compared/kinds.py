@@ -63,12 +63,15 @@ class Kind:
     """The loss of a step, and what is logged of it."""
     defined: Sequence[Options] = ()
     """Those in which steps are defined, in addition to none and to `effective`."""
+    adapted: Sequence[Options] = ()
+    """Those of `defined` in which steps of adapters are defined, in addition to none."""
     thorough: bool = True
     known_failures: Sequence[KnownFailure] = ()
 
 
 NEUTRAL: Sequence[Options] = (
     {"gradient_checkpointing": True},
+    {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
     {"pad_to_multiple_of": 8},
     {"max_length": 190},
     {"max_prompt_length": 150},
@@ -93,6 +96,16 @@ NEUTRAL: Sequence[Options] = (
 )
 """Options of any trainer that do not change the loss: rows are short, completions are made and end, no dropout."""
 
+ORDERS: Sequence[tuple[Options, int]] = (
+    ({"steps_per_generation": 4}, 2),
+    ({"shuffle_dataset": False}, 1),
+    ({"train_sampling_strategy": "group_by_length"}, 1),
+    ({"dataloader_drop_last": True}, 1),
+)
+"""Options of any trainer that give steps their rows in another way, with the number of steps that share theirs."""
+MAY_LACK = ("train_sampling_strategy=group_by_length",)
+"""Of `ORDERS`: what a trainer whose rows have no `input_ids` refuses."""
+
 SHORT: Options = {
     "max_completion_length": 9,
     "max_new_tokens": 9,
@@ -101,3 +114,29 @@ SHORT: Options = {
     "max_prompt_length": 100,
 }
 GROUPS: Options = {**SHORT, "num_generations": 2}
+
+SCALED: Sequence[Options] = tuple(
+    {"trait": name}
+    for name in ("final_logit_softcapping", "head with a bias", "logits_scaling", "lm_head_multiplier")
+)
+"""Models whose logits are more than a product with the head's weight; see `zoo.ZOO`."""
+
+CUTS = ("max_length", "max_prompt_length")
+APART: Mapping[str, Sequence[str]] = {"turns": CUTS, **dict.fromkeys(CUTS, ("turns",))}
+"""Options that are not set at once: limits that suit texts leave nothing of a conversation that is its own."""
+
+
+def mixed(options: Sequence[Options]) -> list[Options]:
+    """Return sets of options, in which every second one of these is with up to two others that name other options."""
+    found: list[Options] = []
+    for place in range(0, len(options), 2):
+        made: dict[str, Any] = dict(options[place])
+        parts = 1
+        for step in range(3, len(options)):  # neighbours are alike
+            other = options[(place + step) % len(options)]
+            taken = made.keys() | {name for one in made for name in APART.get(one, ())}
+            if parts < 3 and not taken & other.keys():
+                made, parts = {**made, **other}, parts + 1
+        if parts > 1:
+            found.append(made)
+    return found

@@ -14,9 +14,11 @@ LENGTHS = ((3, 2, 5), (6, 4, 1), (1, 6, 3), (4, 1, 4))
 EQUAL = 4
 
 
-def made_rows(kind: str, *, equal: bool, held_out: bool, tokenizer: Any) -> list[dict[str, Any]]:
-    """Return the rows of a kind; `equal` gives all prompts one length, and all answers."""
-    stream = random.Random(f"{kind} {held_out}")
+def made_rows(
+    kind: str, *, equal: bool, held_out: bool, tokenizer: Any, batch: int = 0
+) -> list[dict[str, Any]]:
+    """Return the rows of a kind; `equal` gives all prompts one length, and all answers; `batch` other texts."""
+    stream = random.Random(f"{kind} {held_out}" + f" {batch}" * (batch > 0))
 
     def text(length: int) -> str:
         return "".join(stream.choice(ORDINARY) for _ in range(EQUAL if equal else length))
@@ -58,6 +60,61 @@ def with_turns(row: Mapping[str, Any]) -> dict[str, Any]:
         name: [{"role": ROLES[name], "content": value}] if name in ROLES else value
         for name, value in row.items()
     }
+
+
+def with_several_turns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as a conversation in which a system, a user and an assistant have spoken before."""
+    made = with_turns(row) if isinstance(row.get("prompt"), str) else row
+    place = "messages" if "messages" in row else "prompt"
+    asked = made[place][0]["content"]
+    before = [
+        {"role": "system", "content": f"S{asked[:1]}"},
+        {"role": "user", "content": f"{asked[::-1]}B"},
+        {"role": "assistant", "content": f"A{asked}"},
+    ]
+    return {**made, place: [*before, *made[place]]}
+
+
+def as_pairs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return pairs of answers in place of rows with labels."""
+    half = len(rows) // 2
+    return [
+        {
+            "prompt": row["prompt"],
+            "chosen": f"C{row['completion']}",
+            "rejected": f"R{other['completion']}",
+        }
+        for row, other in zip(rows[:half], rows[half:], strict=True)
+    ]
+
+
+def as_joined_pairs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return `as_pairs` with prompts that are the beginning of both answers."""
+    return [{name: row["prompt"] + row[name] for name in ("chosen", "rejected")} for row in as_pairs(rows)]
+
+
+def pairs_as_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with labels that `as_pairs` are: the chosen answers first."""
+    return [
+        {"prompt": row["prompt"], "completion": row[name], "label": name == "chosen"}
+        for name in ("chosen", "rejected")
+        for row in as_pairs(rows)
+    ]
+
+
+OF_ALL_ROWS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], list[dict[str, Any]]]] = {
+    "pairs": as_pairs,
+    "joined pairs": as_joined_pairs,
+    "pairs as rows": pairs_as_rows,
+}
+PAIRED = ("pairs", "joined pairs")
+"""Variations of `OF_ALL_ROWS`: forms of the same rows with labels."""
+
+
+def prompt_of(row: Mapping[str, Any]) -> str:
+    """Return the text of a row's prompt."""
+    prompt = row["messages"][:1] if "messages" in row else row["prompt"]
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
 
 
 def as_texts(row: Mapping[str, Any]) -> dict[str, Any]:

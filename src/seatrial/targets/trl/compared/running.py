@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, ComparedStep, DefinedStep
 from seatrial.targets.common.trainers import resuming, temporary_folder
+from seatrial.targets.trl.compared.rows import prompt_of
 
 UNTIMED = re.compile(r"time|per_second|runtime|epoch|learning_rate|flos|eps$|profiling|^step$")
 
@@ -57,6 +58,10 @@ class Run:
         self.adapter, self.plan = adapter, plan
         self.steps: list[dict[str, Any]] = []
         self.backward = 0.0
+        self.seen: list[str] = []
+        """Texts that the policy saw since the last step."""
+        self.prompts: list[str] = []
+        """Of the data set's rows."""
         self.policies: list[dict[str, Tensor]] = []
         """The tensors of the policy before each step."""
 
@@ -64,6 +69,8 @@ class Run:
         """Run the plan and return what is left."""
         adapter, plan = self.adapter, self.plan
         arguments, sets = adapter.arguments(plan), adapter.datasets(plan)
+        if plan.num_batches > 1:
+            self.prompts = [prompt_of(row) for row in sets[0]]
         tokenizer = copy.deepcopy(adapter.tokenizer)
         own = (_containers(arguments), [_rows(one) for one in sets])
         if plan.repeats:
@@ -138,18 +145,28 @@ class Run:
                 for value in group["params"]
                 if value.grad is not None and id(value) in names
             }
-            self.steps.append({"gradients": found, "backward": self.backward, "logged": {}})
+            rows = tuple(
+                number for number, one in enumerate(self.prompts) if any(one in text for text in self.seen)
+            )
+            self.steps.append({"gradients": found, "backward": self.backward, "rows": rows, "logged": {}})
+            self.seen.clear()
             self.policies.append(
                 {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
             )
             self.backward = 0.0
 
+        def see(module: Any, given: tuple[Any, ...]) -> None:
+            self.seen += self.adapter.tokenizer.batch_decode(given[0])
+
         trainer.accelerator.backward = watched
-        handle = register_optimizer_step_pre_hook(keep)
+        handles = [register_optimizer_step_pre_hook(keep)]
+        if self.prompts:
+            handles.append(trainer.model.get_input_embeddings().register_forward_pre_hook(see))
         try:
             yield
         finally:
-            handle.remove()
+            for one in handles:
+                one.remove()
 
 
 def run_of(fields: Mapping[str, Any]) -> ComparedRun:

@@ -16,7 +16,7 @@ from seatrial.targets.trl.compared.failures import (
     RIGHT,
     SUMMED,
 )
-from seatrial.targets.trl.compared.kinds import GROUPS, SHORT, Kind
+from seatrial.targets.trl.compared.kinds import GROUPS, SCALED, SHORT, Kind
 from seatrial.targets.trl.compared.table_of_distillation import OF_DISTILLATION
 from seatrial.targets.trl.former import FIRST_LABELS_COMPARED
 
@@ -35,6 +35,8 @@ KINDS: Mapping[str, Kind] = {
             {"rewards": "several", "reward_weights": [0.3, 2.0]},
             {"ends": "some", "missing_eos_penalty": 0.7},
             {"rewards": "several", "ends": "some"},
+            {"turns": "several", "rewards": "several"},
+            *SCALED[:2],
         ),
     ),
     "nashmd": Kind(
@@ -69,6 +71,8 @@ KINDS: Mapping[str, Kind] = {
             {"rewards": "several", "reward_weights": [0.3, 2.0], "beta2": 0.1},
             {"filter_all_incorrect": True, "num_value_samples": 1, "beta2": 0.1},
             {"ends": "some", "beta2": 0.1},
+            {"turns": "several", "beta2": 0.1},
+            *({**one, "beta2": 0.1} for one in SCALED[:2]),
         ),
     ),
     "gmpo": Kind(
@@ -83,6 +87,8 @@ KINDS: Mapping[str, Kind] = {
             {"num_iterations": 2, "epsilon": 0.01, "epsilon_high": 0.03, "beta": 0.3},
             {"scale_rewards": "none"},
             {"rewards": "several", "reward_weights": [0.3, 2.0]},
+            {"turns": "several"},
+            *SCALED,
         ),
     ),
     "tpo": Kind(
@@ -98,6 +104,8 @@ KINDS: Mapping[str, Kind] = {
             {"tpo_alpha": 0.0},
             {"max_length": 8},
             {"max_length": 8, "truncation_mode": "keep_end"},
+            {"turns": "several"},
+            *SCALED,
         ),
     ),
     "bco": Kind(

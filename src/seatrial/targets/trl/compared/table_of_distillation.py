@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seatrial.targets.trl.compared.definitions.distilled import generalized, weighted
+from seatrial.targets.trl.compared.definitions.distilled import generalized, sampled, weighted
 from seatrial.targets.trl.compared.definitions.self_distillation import demonstrations, successes
 from seatrial.targets.trl.compared.definitions.universal import universal
 from seatrial.targets.trl.compared.failures import (
@@ -19,7 +19,7 @@ from seatrial.targets.trl.compared.failures import (
     TOKENS,
     UNREAD,
 )
-from seatrial.targets.trl.compared.kinds import GROUPS, SHORT, Kind
+from seatrial.targets.trl.compared.kinds import GROUPS, SCALED, SHORT, Kind
 from seatrial.targets.trl.former import ENDS, SUMS, SUMS_OF_DISTILLATION
 
 OF_DISTILLATION: Mapping[str, Kind] = {
@@ -29,6 +29,15 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         rows="chats",
         options={**SHORT, "beta": 0.5},
         effective=({"beta": 0.0}, {"beta": 1.0}, {"temperature": 0.5}),
+        definition=sampled,
+        defined=(
+            {"beta": 0.3, "temperature": 1.7},
+            {"ends": "another"},
+            {"ends": "some"},
+            {"turns": "several"},
+            *SCALED,
+            *({**one, "beta": 0.0, "temperature": 0.6} for one in SCALED[:2]),
+        ),
     ),
     "iwopd": Kind(
         trainer="IWOPD",
@@ -38,7 +47,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         evaluates_loss=False,
         effective=({"iw_opd_gamma": 0.1}, {"distillation_objective": "jsd"}),
         definition=weighted,
-        defined=({"temperature": 0.7}, {"ends": "some"}),
+        defined=({"temperature": 0.7}, {"ends": "some"}, {"turns": "several"}, *SCALED[:2]),
     ),
     "iwopd-given": Kind(
         trainer="IWOPD",
@@ -55,6 +64,9 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"reverse_kl_top_1_mode": "argmax"},
             {"beta": 1.0, "loss_add_tail": False},
             {"beta": 1.0},
+            {"turns": "several"},
+            {"max_prompt_length": 12, "max_length": 15},
+            {"max_length": 25},
         ),
     ),
     "gold": Kind(
@@ -65,7 +77,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         evaluates_loss=False,
         effective=({"beta": 0.0}, {"beta": 1.0}),
         definition=generalized,
-        defined=({"temperature": 0.5},),
+        defined=({"temperature": 0.5}, {"turns": "several"}, *SCALED[:2]),
     ),
     "gold-given": Kind(
         trainer="GOLD",
@@ -74,7 +86,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         options={**SHORT, "lmbda": 0.0},
         effective=({"beta": 0.0}, {"beta": 1.0}),
         definition=generalized,
-        defined=({"temperature": 0.5},),
+        defined=({"temperature": 0.5}, {"turns": "several"}, *SCALED[:2]),
     ),
     "gold-universal": Kind(
         trainer="GOLD",
@@ -102,6 +114,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"uld_student_temperature": 0.6, "uld_teacher_temperature": 1.5},
             {"lmbda": 1.0, "uld_crossentropy_weight": 2.0},
             {"use_extended_uld": False, "uld_use_hybrid_loss": True},
+            {"turns": "several"},
         ),
     ),
     "gkd": Kind(
@@ -148,17 +161,24 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"generate_from_teacher": True},
         ),
         definition=demonstrations,
+        adapted=({"teacher_model_kind": "ema", "teacher_update_rate": 0.4}, {"teacher_model_kind": "live"}),
         defined=(
             {"distillation_mode": "sampled_token", "distillation_alpha": 1.0},
             {"distillation_mode": "full_logits", "temperature": 0.6},
             {"distillation_mode": "full_logits", "distillation_alpha": 1.0},
             {"teacher_model_kind": "ema", "teacher_update_rate": 0.4},
+            {"teacher_model_kind": "ema", "teacher_update_rate": 0.4, "teacher_sync_steps": 2},
             {"teacher_model_kind": "live"},
             {"max_prompt_length": 5},
             {"teacher_prompt_template": "{privileged_context}|{prompt}"},
             {"num_iterations": 2},
             {"num_iterations": 2, "distillation_is_clip": 0.9},
             {"ends": "some", "num_loss_tokens_to_skip": 2},
+            {"turns": "several"},
+            {"turns": "several", "generate_from_teacher": True},
+            {"num_generations_eval": 4, "per_device_eval_batch_size": 16},
+            {"ends": "another"},
+            *SCALED,
         ),
     ),
     "sdpo": Kind(
@@ -181,6 +201,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"scale_rewards": "none"},
         ),
         definition=successes,
+        adapted=({"distillation_weight": 1.0, "teacher_model_kind": "ema", "teacher_update_rate": 0.4},),
         defined=(
             {"scale_rewards": "batch"},
             {"dont_reprompt_on_self_success": False},
@@ -201,10 +222,18 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"loss_type": "dr_grpo"},
             {"loss_type": "dapo", "ends": "some"},
             {"distillation_weight": 1.0, "teacher_model_kind": "ema", "teacher_update_rate": 0.4},
+            {"teacher_model_kind": "ema", "teacher_update_rate": 0.4, "teacher_sync_steps": 2},
             {"distillation_mode": "topk_logits", "distillation_topk": 3, "distillation_add_tail": True},
             {"distillation_mode": "full_logits", "distillation_alpha": 0.3, "temperature": 0.6},
             {"max_reprompt_len": 12},
             {"max_prompt_length": 3},
+            {"turns": "several"},
+            {"turns": "several", "feedback": "some", "include_environment_feedback": True},
+            {"num_generations_eval": 4, "per_device_eval_batch_size": 16},
+            {"mask_truncated_completions": True, "ends": "some"},
+            {"mask_truncated_completions": True, "ends": "another"},
+            {"mask_truncated_completions": True, "ends": "some", "loss_type": "dapo"},
+            *SCALED[:2],
         ),
     ),
     "sdpo-tokens": Kind(

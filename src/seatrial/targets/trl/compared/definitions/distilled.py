@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.targets.trl.compared.definitions.setting import Setting, divergence, logits_of, mean, picked
+from seatrial.targets.trl.compared.definitions.setting import (
+    Setting,
+    divergence,
+    entropy_of,
+    logits_of,
+    mean,
+    picked,
+)
 
 
 def conversations(setting: Setting) -> list[tuple[list[int], list[int]]]:
@@ -16,9 +23,9 @@ def conversations(setting: Setting) -> list[tuple[list[int], list[int]]]:
     found = []
     for row in setting.rows:
         prompt = setting.prompt_ids(row["messages"][:-1])
-        whole = setting.tokenizer.apply_chat_template(row["messages"], tokenize=False)
+        *asked, said = row["messages"]
         is_sampled = setting.option("lmbda") == 1
-        answer = setting.sampled(prompt) if is_sampled else setting.ids(whole)[len(prompt) :]
+        answer = setting.sampled(prompt) if is_sampled else setting.answer_ids(asked, [said])
         found.append((prompt, answer))
     return found
 
@@ -37,6 +44,23 @@ def generalized(setting: Setting) -> Tensor:
     return loss
 
 
+def sampled(setting: Setting) -> Tensor:
+    """Return the mean over sampled completions' tokens of the divergence from the teacher."""
+    temperature, each, entropies, drawn = setting.option("temperature"), [], [], []
+    for row in setting.rows:
+        prompt = setting.prompt_ids(row["prompt"])
+        drawn.append(setting.sampled(prompt))
+        student, teacher = (
+            logits_of(model, prompt, drawn[-1]) / temperature for model in (setting.policy, setting.teacher)
+        )
+        entropies.append(entropy_of(student))
+        logs = student.log_softmax(-1), teacher.log_softmax(-1).detach()
+        each.append(divergence(*logs, setting.option("beta")))
+    setting.log_lengths(drawn)
+    setting.scalars["entropy"] = float(torch.cat(entropies).mean())
+    return torch.cat(each).mean()
+
+
 def _log_loss(setting: Setting, loss: Tensor) -> None:
     setting.scalars["on_policy_loss" if setting.option("lmbda") == 1 else "off_policy_loss"] = float(loss)
 
@@ -44,7 +68,8 @@ def _log_loss(setting: Setting, loss: Tensor) -> None:
 def weighted(setting: Setting) -> Tensor:
     """Return the loss of IW-OPD, by log-ratios that weigh more the earlier they are; or a divergence."""
     option = setting.option
-    pairs, temperature, each, weights, gains = conversations(setting), option("temperature"), [], [], []
+    pairs = [_kept(setting, *pair) for pair in conversations(setting)]
+    temperature, each, weights, gains = option("temperature"), [], [], []
     for prompt, answer in pairs:
         student, teacher = (
             (logits_of(model, prompt, answer) / temperature).log_softmax(-1)
@@ -83,6 +108,16 @@ def weighted(setting: Setting) -> Tensor:
             "iw_opd/max_weight": float(flat.max()),
         }
     return loss
+
+
+def _kept(
+    setting: Setting, prompt: Sequence[int], answer: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the beginning of a prompt, and as much of a given answer as fits behind it."""
+    kept = prompt[: setting.option("max_prompt_length")]
+    return kept, answer if setting.option("lmbda") == 1 else answer[
+        : setting.option("max_length") - len(kept)
+    ]
 
 
 def _supported(setting: Setting, student: Tensor, teacher: Tensor, answer: Sequence[int]) -> Tensor:

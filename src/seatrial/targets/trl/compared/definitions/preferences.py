@@ -29,11 +29,11 @@ def triples(setting: Setting) -> Tensor:
     found: dict[str, list[tuple[Tensor, list[int]]]] = {name: [] for name in names}
     num_tokens = 0
     for row in setting.rows:
-        prompt = setting.ids(row["prompt"])
+        prompt = setting.prompt_ids(row["prompt"])
         for name in names:
             kept = cut(
                 [*zip(prompt, [0] * len(prompt), strict=True)]
-                + [(one, 1) for one in setting.ids(row[name] + setting.tokenizer.eos_token)]
+                + [(one, 1) for one in setting.answer_ids(row["prompt"], row[name])]
             )
             num_tokens += len(kept)
             own = [one for one, is_answer in kept if is_answer]
@@ -108,7 +108,7 @@ def sampled_pairs(setting: Setting) -> Tensor:
         pair = []
         for number in (0, 1):
             ids = setting.sampled(prompt, number)
-            ended.append(ids[-1] == setting.tokenizer.eos_token_id)
+            ended.append(setting.has_end(ids))
             reward = setting.reward(row, ids) - (0.0 if ended[-1] else penalty)
             policy = logprobs_of(setting.policy, prompt, ids)
             reference = logprobs_of(setting.reference, prompt, ids).detach()

@@ -34,19 +34,25 @@ def demonstrations(setting: Setting) -> Tensor:
     """Return the loss of SDFT: the teacher's prompt has the privileged context of the row."""
     samples = []
     for row in setting.rows:
-        context = row["privileged_context"]
-        filled = setting.option("teacher_prompt_template").format(
-            prompt=row["prompt"], privileged_context=context
-        )
-        prompt, seen = _kept(setting, setting.ids(row["prompt"])), _kept(setting, setting.ids(filled))
+        parts = {"privileged_context": row["privileged_context"]}
+        filled = _asked(row["prompt"], setting.option("teacher_prompt_template"), parts)
+        prompt, seen = (_kept(setting, setting.prompt_ids(one)) for one in (row["prompt"], filled))
         drawn_from = seen if setting.option("generate_from_teacher") else prompt
         samples += [
             Sample(row, prompt, seen, setting.sampled(drawn_from, number))
             for number in range(setting.option("num_generations"))
         ]
     if setting.samples:
-        _log_lengths(setting, samples)
+        setting.log_lengths([one.ids for one in samples])
     return _distilled(setting, samples, [1.0] * len(samples), "sdft")
+
+
+def _asked(prompt: Any, template: str, parts: Mapping[str, str]) -> Any:
+    """Return a prompt whose text, or last message of a conversation, fills a template with other parts."""
+    if isinstance(prompt, str):
+        return template.format(prompt=prompt, **parts)
+    *before, last = prompt
+    return [*before, {**last, "content": template.format(prompt=last["content"], **parts)}]
 
 
 def _kept(setting: Setting, ids: list[int]) -> list[int]:
@@ -59,7 +65,7 @@ def successes(setting: Setting) -> Tensor:
     option, size = setting.option, setting.option("num_generations")
     drawn, rewards, given = [], [], []
     for row in setting.rows:
-        prompt = _kept(setting, setting.ids(row["prompt"]))
+        prompt = _kept(setting, setting.prompt_ids(row["prompt"]))
         for number in range(size):
             ids = setting.sampled(prompt, number)
             drawn.append((row, prompt, ids))
@@ -81,22 +87,22 @@ def successes(setting: Setting) -> Tensor:
             and not (others and option("environment_feedback_only_without_solution"))
         )
         solved, fed = solved + bool(others), fed + takes
-        text = row["prompt"]
+        asked = row["prompt"]
         if others or takes:
             shown = setting.text(drawn[others[0]][2]) if others else ""
             if option("remove_thinking_from_demonstration"):
                 shown = re.sub(r"<think>.*?</think>", "", shown, flags=re.DOTALL).strip()
-            text = option("reprompt_template").format(
-                prompt=text,
-                solution=option("solution_template").format(successful_previous_attempt=shown)
+            parts = {
+                "solution": option("solution_template").format(successful_previous_attempt=shown)
                 if others
                 else "",
-                feedback=option("feedback_template").format(feedback_raw=feedback) if takes else "",
-            )
-        samples.append(Sample(row, prompt, setting.ids(text)[-option("max_reprompt_len") :], ids))
+                "feedback": option("feedback_template").format(feedback_raw=feedback) if takes else "",
+            }
+            asked = _asked(asked, option("reprompt_template"), parts)
+        samples.append(Sample(row, prompt, setting.prompt_ids(asked)[-option("max_reprompt_len") :], ids))
         on.append(float(bool(others) or takes))
     if setting.samples:
-        _log_lengths(setting, samples)
+        setting.log_lengths([one.ids for one in samples])
         _log_rewards(setting, rewards, given, size)
         counts = {
             "success_group_fraction": groups * size,
@@ -115,19 +121,6 @@ def successes(setting: Setting) -> Tensor:
     if weight > 0:
         loss = loss + weight * _distilled(setting, samples, on, "sdpo")
     return loss
-
-
-def _log_lengths(setting: Setting, samples: Sequence[Sample]) -> None:
-    lengths = [len(one.ids) for one in samples]
-    ended = [len(one.ids) for one in samples if one.ids[-1] == setting.tokenizer.eos_token_id] or [0]
-    for name, own in (("length", lengths), ("terminated_length", ended)):
-        setting.scalars |= {
-            f"completions/mean_{name}": mean(own),
-            f"completions/min_{name}": min(own),
-            f"completions/max_{name}": max(own),
-        }
-    cut = [one.ids[-1] != setting.tokenizer.eos_token_id for one in samples]
-    setting.scalars["completions/clipped_ratio"] = mean(map(float, cut))
 
 
 def _log_rewards(
@@ -160,17 +153,18 @@ def _policy_loss(setting: Setting, samples: Sequence[Sample], gains: Sequence[fl
     low, temperature = option("epsilon"), option("temperature")
     high = option("epsilon_high", low)
     sampler = setting.sampler
-    sums, lengths = [], [len(one.ids) for one in samples]
+    sums, lengths = [], [len(one.ids) * setting.counts(one.ids) for one in samples]
     for one, gain in zip(samples, gains, strict=True):
         ratio = logprobs_of(setting.policy, one.prompt, one.ids, temperature)
         ratio = ratio - logprobs_of(sampler, one.prompt, one.ids, temperature).detach()
         if option("importance_sampling_level") == "sequence":
             ratio = ratio.mean().expand(len(one.ids))
         ratio = ratio.exp()
-        sums.append(-torch.minimum(ratio * gain, ratio.clamp(1 - low, 1 + high) * gain).sum())
+        loss = -torch.minimum(ratio * gain, ratio.clamp(1 - low, 1 + high) * gain).sum()
+        sums.append(loss * setting.counts(one.ids))
     kind = option("loss_type")
     if kind == "grpo":
-        loss = average(one / length for one, length in zip(sums, lengths, strict=True))
+        loss = average(one / max(length, 1) for one, length in zip(sums, lengths, strict=True))
     else:
         whole = len(samples) * option("max_completion_length") if kind == "dr_grpo" else sum(lengths)
         loss = torch.stack(sums).sum() / whole
@@ -191,7 +185,7 @@ def _distilled(setting: Setting, samples: Sequence[Sample], on: Sequence[float],
                 for model in (setting.policy, setting.sampler)
             )
             each = each * (now - then).exp().clamp(max=limit)
-        each = each[skipped:] if is_on else each[:0]
+        each = each[skipped:] if is_on and setting.counts(one.ids) else each[:0]
         rows.append(each.sum() / max(len(each), 1))
         sums, count = sums + float(each.sum().detach()), count + len(each)
     setting.scalars |= dict.fromkeys(
@@ -230,6 +224,6 @@ def _teacher(setting: Setting) -> Any:
     kind = setting.option("teacher_model_kind")
     if kind == "live":
         return setting.policy
-    if kind == "base" or not setting.earlier:
+    if kind == "base":
         return setting.first
     return setting.averaged(setting.option("teacher_update_rate"), setting.option("teacher_sync_steps"))

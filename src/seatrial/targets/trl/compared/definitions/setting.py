@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,8 +30,15 @@ class Setting:
     teacher_tokenizer: Any
     rewards: Sequence[Callable[..., Sequence[float | None]]]
     letters: Sequence[int]
+    ends: Sequence[int]
     limit: int | None
     equal: bool
+    tensors: Sequence[Mapping[str, Tensor]]
+    """Of the policies before each step, those of adapters as they are."""
+    average_start: Mapping[str, Tensor]
+    """Tensors that an average of policies begins with: those of the first policy, or of adapters that do nothing."""
+    load: Callable[[Mapping[str, Tensor]], Any]
+    """Return the model of tensors like these, in float64."""
     scalars: dict[str, float] = field(default_factory=dict)
     """What the step logs; a definition fills it."""
     evaluates: bool = True
@@ -54,10 +60,28 @@ class Setting:
         text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
         return self.ids(text)
 
+    def answer_ids(self, prompt: Any, answer: Any) -> list[int]:
+        """Return the ids of an answer to a prompt, texts or conversations, with its end."""
+        if isinstance(prompt, str):
+            return self.ids(answer + self.tokenizer.eos_token)
+        whole = self.tokenizer.apply_chat_template([*prompt, *answer], tokenize=False)
+        return self.ids(whole)[len(self.prompt_ids(prompt)) :]
+
     def sampled(self, prompt: Sequence[int], number: int = 0, role: int = 0) -> list[int]:
         """Return a completion that the run's generation makes."""
-        end = self.tokenizer.eos_token_id
-        return made_completion(prompt, number, role, self.letters, end, equal=self.equal, limit=self.limit)
+        return made_completion(
+            prompt,
+            number,
+            role,
+            letters=self.letters,
+            ends=self.ends,
+            equal=self.equal,
+            limit=self.limit,
+        )
+
+    def has_end(self, completion: Sequence[int]) -> bool:
+        """Return whether a completion ends, and is not cut."""
+        return completion[-1] in self.ends
 
     def text(self, ids: Sequence[int]) -> str:
         """Return what a reward function is given of a completion."""
@@ -88,16 +112,28 @@ class Setting:
         """Whether the step samples completions, and logs what they are."""
         return self.sampler is self.policy
 
+    def counts(self, completion: Sequence[int]) -> bool:
+        """Return whether a completion is trained on: those that do not end may be left out."""
+        return self.has_end(completion) or not self.option("mask_truncated_completions", False)
+
+    def log_lengths(self, completions: Sequence[Sequence[int]]) -> None:
+        """Note the lengths of completions, and of those that end."""
+        ended = [len(ids) for ids in completions if self.has_end(ids)] or [0]
+        for name, own in (("length", [*map(len, completions)]), ("terminated_length", ended)):
+            self.scalars |= {
+                f"completions/mean_{name}": mean(own),
+                f"completions/min_{name}": min(own),
+                f"completions/max_{name}": max(own),
+            }
+        self.scalars["completions/clipped_ratio"] = mean(float(not self.has_end(ids)) for ids in completions)
+
     def averaged(self, rate: float, every: int) -> Any:
-        """Return a model that begins as the first policy and moves towards each one after an `every`-th step."""
-        found = copy.deepcopy(self.first)
-        after = [*self.earlier[-2::-1], self.policy]  # step k ends with the policy before step k + 1
-        with torch.no_grad():
-            for number, policy in enumerate(after, start=1):
-                if number % every == 0:
-                    for own, other in zip(found.parameters(), policy.parameters(), strict=True):
-                        own.lerp_(other, rate)
-        return found
+        """Return a model that begins as the teacher does and moves towards each policy after an `every`-th step."""
+        found = self.average_start
+        for number, tensors in enumerate(self.tensors[1:], start=1):  # step k ends before step k + 1
+            if number % every == 0:
+                found = {name: value.lerp(tensors[name], rate) for name, value in found.items()}
+        return self.load(found)
 
 
 def logits_of(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
