@@ -6,7 +6,8 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -14,10 +15,10 @@ from torch import Tensor, nn
 
 from refrl import distributed
 from refrl.config import ClusterConfig, ConfigError
-from refrl.distributed import World
+from refrl.distributed import World, groups_of_processes, leave_groups
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.clusters import of_clusters
-from seatrial.targets.reference.worked.made import example
+from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.made_ranks import by_rank
 from seatrial.targets.reference.worked.placements import of_placements
 from seatrial.targets.reference.worked.rank_actors import of_rank_actors
@@ -182,7 +183,21 @@ def _of_joins() -> Iterator[WorkedExample]:
             except ConfigError as error:
                 return str(error).partition(":")[0]
 
+    for words, given, number in (
+        ("2 processes were started and cluster.num_processes=1: start them with", started, 1),
+        ("1 processes were started and cluster.num_processes=2", {}, 2),
+        ("or with torchrun --nproc-per-node=3", torchrun, 3),
+    ):
+        yield refused(words, f"ranks of {given} for {number}", _joined, {**given, "RANK": "0"}, number)
+    meeting = {"MASTER_ADDR": "host", "MASTER_PORT": "77"}
+    for where, given in (("file:///there", started), ("host:77", {**torchrun, **meeting})):
+        words = f"the ranks cannot meet at {where}: no port; if another process has the port"
+        yield refused(words, f"ranks that cannot meet at {where}", _apart, {**given, "RANK": "0"})
+    for has_cuda, left in ((False, ["b"]), (True, [])):
+        yield example(f"groups that are given up, with GPUs: {has_cuda}", left, _left, has_cuda)
     second = {**started, "RANK": "3", "LOCAL_RANK": "1"}
+    none = "cluster.device=cuda, and torch finds no CUDA device; use cluster.device=cpu"
+    yield example("no device where one is wanted", none, place, second, 0, "cuda")
     yield example("the device of a rank", ("cuda:1", [1, False]), place, second, 2)
     yield example("the device of a run", ("cuda:0", [0, False]), place, {"LOCAL_RANK": "1"}, 2)
     yield example("no device", ("cpu", []), place, second, 0)
@@ -192,3 +207,28 @@ def _of_joins() -> Iterator[WorkedExample]:
     yield example(
         "a device that is shared", ("cuda:0", [0, False]), place, {**second, distributed.SHARING: "1"}, 1
     )
+
+
+def _apart(environment: Mapping[str, str]) -> None:
+    """Join ranks that do not find one another."""
+    error = torch.distributed.DistNetworkError("no\n  port")
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, environment))
+        stack.enter_context(patch("torch.distributed.init_process_group", side_effect=error))
+        if "REFRL_RENDEZVOUS" not in environment:
+            os.environ.pop("REFRL_RENDEZVOUS", None)
+        stack.enter_context(distributed.join(ClusterConfig(num_processes=2, device="cpu")))
+
+
+def _left(has_cuda: bool) -> list[str]:
+    """Return which groups are given up of `b`, which is there, and `c`, which is not; `a` is another's."""
+    left: list[str] = []
+    world = SimpleNamespace(pg_map={"a": 1, "b": 2})
+    with (
+        patch.object(torch.distributed.distributed_c10d, "_world", world),
+        patch("torch.cuda.is_available", lambda: has_cuda),
+        patch("torch.distributed.destroy_process_group", left.append),
+    ):
+        assert groups_of_processes() == {"a", "b"}
+        leave_groups(iter(cast(Any, ["b", "c"])))
+    return left
