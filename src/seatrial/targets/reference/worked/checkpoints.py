@@ -233,7 +233,7 @@ def _of_contents() -> Iterator[WorkedExample]:
         )
 
 
-def _saved(folder: Path, metrics: Sequence[float | None]) -> Path:
+def saved_with(folder: Path, metrics: Sequence[float | None]) -> Path:
     """Write a checkpoint with each of these metrics, copies of one, and return where they are."""
     root = folder / "kept"
     for step, metric in enumerate(metrics, 1):
@@ -250,7 +250,7 @@ def _saved(folder: Path, metrics: Sequence[float | None]) -> Path:
 
 def _damaged(folder: Path, change: Callable[[Path], None]) -> Any:
     """Return which of three checkpoints are whole and which one is resumed from, after a change of the last one."""
-    root = _saved(folder, [None, None, None])
+    root = saved_with(folder, [None, None, None])
     change(root / "step_3")
     latest = latest_checkpoint(root)
     return [one.info.step for one in whole_checkpoints(root)], latest and latest.info.step
@@ -330,7 +330,7 @@ def _of_directories() -> Iterator[WorkedExample]:
 
 
 def _ten(folder: Path) -> Any:
-    root = _saved(folder, [None] * 10)
+    root = saved_with(folder, [None] * 10)
     for step in (1, *range(3, 9)):
         shutil.rmtree(root / f"step_{step}")
     (root / "step_x").mkdir()
@@ -338,7 +338,7 @@ def _ten(folder: Path) -> Any:
 
 
 def _unfinished(folder: Path) -> Any:
-    root = _saved(folder, [None])
+    root = saved_with(folder, [None])
     for name in (".step_2.abc", ".step_1.removed", "final"):
         (root / name).mkdir()
     remove_unfinished(root)
@@ -373,14 +373,14 @@ def _failed_directory(folder: Path) -> Any:
 
 
 def _final(folder: Path, metrics: Sequence[float | None]) -> Any:
-    root = _saved(folder, metrics)
+    root = saved_with(folder, metrics)
     (root / "final").mkdir(parents=True)
     found = final_directory(CheckpointingConfig(checkpoint_dir=str(root)))
     return found and found.name
 
 
 def _kept(folder: Path, metrics: Sequence[float | None], **options: Any) -> Any:
-    root = _saved(folder, metrics)
+    root = saved_with(folder, metrics)
     chosen = {"metric_name": "val:accuracy", **options}
     remove_superfluous(root, CheckpointingConfig(checkpoint_dir=str(root), save_period=1, **chosen))
     return [one.info.step for one in whole_checkpoints(root)]

@@ -189,18 +189,20 @@ def _scored(temperature: float, keep_bytes: int) -> list[bool]:
     options: Any = {"temperature": temperature, "mask_BT": mask}
     tiled = {**options, "vocab_chunk": 6, "row_chunk": 2, "keep_bytes": keep_bytes}
     stream = torch.Generator().manual_seed(3)
-    given = [torch.randn(shape, generator=stream, requires_grad=True) for shape in ((2, 4, 3), (11, 3))]
+    hidden, head = (
+        torch.randn(shape, generator=stream, requires_grad=True) for shape in ((2, 4, 3), (11, 3))
+    )
     found = []
     with (
         imported_with(made_triton(), ["refrl.algorithms.chunked_triton"]) as (kernels,),
         patch.object(chunked, "_fused_kernels", lambda hidden, support: kernels),
     ):
         for scores in (
-            compute_logprobs(given[0] @ given[1].T, ids, lens, **options),
-            chunked.compute_logprobs_chunked(*given, ids, lens, **tiled),
+            compute_logprobs(hidden @ head.T, ids, lens, **options),
+            chunked.compute_logprobs_chunked(hidden, head, ids, lens, **tiled),
         ):
             sums = scores[0].square().sum() + 3 * scores[1].square().sum()
-            found.append((*scores, *torch.autograd.grad(sums, given)))
+            found.append((*scores, *torch.autograd.grad(sums, (hidden, head))))
     return [torch.allclose(one, other, atol=1e-4) for one, other in zip(*found, strict=True)]
 
 

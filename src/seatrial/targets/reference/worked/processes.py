@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from queue import SimpleQueue
@@ -201,8 +202,27 @@ class _MadeRank:
         self._noted.append(("finished", self.number))
 
 
-def _launched(ends: Sequence[Ended]) -> Any:
-    """Return what a launch of made ranks raises or prints, and what each was started with."""
+def _says(ended: Ended, right: str) -> bool:
+    return right in _launched([Ended(0, ""), ended])[0]
+
+
+def _threads(own: str | None) -> list[str]:
+    """Return the threads that two ranks are started with."""
+    found: list[str] = []
+
+    def start(number: int, command: Any, environment: Mapping[str, str], *, stdout: int | None) -> Any:
+        found.append(environment["OMP_NUM_THREADS"])
+        return _MadeRank(number, Ended(0, ""), [])
+
+    others = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    given = {} if own is None else {"OMP_NUM_THREADS": own}
+    with patch.dict(os.environ, {**others, **given}, clear=True):
+        launch(["grpo"], ClusterConfig(num_processes=2), start=start, command=["refrl"])
+    return found
+
+
+def _launched(ends: Sequence[Ended], last: int = 1) -> Any:
+    """Return what a launch of made ranks raises, what each was started with, and the last lines that it prints."""
     noted: list[Any] = []
 
     def start(
@@ -220,7 +240,7 @@ def _launched(ends: Sequence[Ended]) -> Any:
         how = f"{type(error).__name__}: {error}"
     finally:
         sys.stderr = errors
-    return how, noted, written.text.splitlines()[-1:]
+    return how, noted, written.text.splitlines()[-last:]
 
 
 def _warns(ranks: int, processors: int) -> bool:
@@ -277,6 +297,22 @@ def _of_launches() -> Iterator[WorkedExample]:
             ranks > processors,
             lambda ranks=ranks, processors=processors: _warns(ranks, processors),
         )
+    elsewhere = Ended(3, "note\nrefrl grpo: x", "host")
+    for ended, right in (
+        (elsewhere, "RankError: rank 1 on host ended with exit status 3, and the others were stopped: x"),
+        (
+            replace(elsewhere, status=None),
+            "RankError: rank 1 on host was lost with its actor, and the others were",
+        ),
+        (replace(elsewhere, status=2), "ConfigError: x (rank 1 on host)"),
+        (replace(elsewhere, errors="refrl sft: x"), "stopped: refrl sft: x"),
+    ):
+        yield example(f"a rank on another host: {ended.how}, {ended.errors}", True, _says, ended, right)
+    for errors, lines in (("a\nb\n", ["a", "b"]), ("a\n", []), ("", [])):
+        name = f"what is printed of the errors {errors!r} of a rank that fails"
+        yield example(name, lines, lambda of=errors: _launched([Ended(1, of)], 2)[2])
+    for own, due in (("7", "7"), (None, threads(2))):
+        yield example(f"threads of two ranks where the user sets {own}", [due] * 2, _threads, own)
     native = "[W1126 02:09:25.896250867 ProcessGroupNCCL.cpp:1575] Warning: not left"
     yield example(
         "a warning after the error",

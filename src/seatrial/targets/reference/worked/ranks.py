@@ -145,6 +145,11 @@ def _joined(environment: Mapping[str, str], number: int, *, fails: bool = False,
     return noted, printed.strip()
 
 
+def _backend(environment: Mapping[str, str], has_cuda: bool, device: str) -> str:
+    with patch("torch.cuda.is_available", lambda: has_cuda):
+        return str(_joined(environment, 2, device=device)[0][0][0])
+
+
 def _of_joins() -> Iterator[WorkedExample]:
     started = {"REFRL_RENDEZVOUS": "file:///there", "WORLD_SIZE": "2"}
 
@@ -164,6 +169,11 @@ def _of_joins() -> Iterator[WorkedExample]:
         2,
         fails=True,
     )
+    for has_cuda, device, backend in (
+        (True, "auto", "cpu:gloo,cuda:nccl"), (True, "cpu", "gloo"), (False, "auto", "gloo"),
+    ):  # fmt: skip
+        name = f"the backend of ranks on {device}, with GPUs: {has_cuda}"
+        yield example(name, backend, _backend, {**started, "RANK": "0"}, has_cuda, device)
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1"}
     meets = {"rank": 1, "world_size": 2, "init_method": "env://"}
     yield example("a rank of torchrun", ([("gloo", meets), (1, 2), "left"], ""), _joined, torchrun, 2)

@@ -89,7 +89,8 @@ def _of_rates() -> Iterator[WorkedExample]:
             (multiplied, 2, 32, 4 * multiplied, 256),
             lambda more=more: astuple(_cost_of("llama", **more)),
         )
-    yield example("a model with experts has no cost", None, lambda: _cost_of("qwen3_moe", num_experts=4))
+    for kind, experts in (("qwen3_moe", "num_experts"), ("mixtral", "num_local_experts")):
+        yield example(f"{kind} has experts, and no cost", None, _cost_of, kind, **{experts: 4})
     yield example(
         "a model in bfloat16",
         (2 * multiplied, 128),

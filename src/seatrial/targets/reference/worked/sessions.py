@@ -83,6 +83,8 @@ def _parts(
         with _opened(config, events, **(more or {})) as session:
             made = _scored(session)
             found["validation"] = len(session.validation)
+            splits = make_splits(config.data)
+            found["first"] = [*session.validation] == [*splits.validation[: len(session.validation)]]
             found["train"] = len(session.train_examples)
             found["first rate"] = session.policy.train(made, sft.answer_loss)["lr"]
             found["reference"] = session.policy.reference_logprobs(made) is not None
@@ -131,7 +133,8 @@ def _of_opened() -> Iterator[WorkedExample]:
         "printed": [],
         "final": "final",
     }
-    common |= {"noted": [("started", 0), "ended"], "sampling": (0.7, 7), "ends at": [1, 17], "worker": True}
+    common |= {"noted": [("started", 0), "ended"], "sampling": (0.7, 7), "ends at": [1, 17]}
+    common |= {"worker": True, "first": True}
     names = (*common, "validation", "seed", "logged", "saved", "options", "reference")
 
     def due(seed: int, num_validated: int, reference: bool) -> dict[str, Any]:

@@ -13,16 +13,18 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+from refrl.config.policy import DeltaCompressionConfig
 from refrl.generation.quantized import Int8Linear, load_tensors, num_quantized, quantize_layers
 from refrl.policy.dtensor.policy import DTensorPolicy
 from refrl.policy.dtensor.spread_model import SpreadModel
+from refrl.timing import Timer
 from refrl.weight_sync import changes
 from refrl.weight_sync.base import Part, WeightSyncError
 from refrl.weight_sync.broadcast import pack, packed_size, unpack
 from refrl.weight_sync.colocated import CopiedWeights
 from refrl.weight_sync.receiver import Receiver
 from refrl.weight_sync.tensors import copy_tensors, fingerprint, fingerprints, share_tensors
-from refrl.weight_sync.transferred import bucketed
+from refrl.weight_sync.transferred import TransferredWeights, bucketed
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, for_all, refused
 
@@ -43,6 +45,8 @@ def of_weights() -> Iterator[WorkedExample]:
         yield example(f"scores of a reference that is spread: {is_kept}", right, _reference, is_kept)
     yield from _of_receivers()
     yield from _of_places()
+    for fails_at in (None, 1, 2):
+        yield example(f"syncs of which number {fails_at} fails", _SYNCS[fails_at], _interrupted, fails_at)
 
 
 def _copied(target: int, source: int) -> list[Any]:
@@ -319,3 +323,47 @@ def _printed(dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
     words = f"{str(dtype).removeprefix('torch.')} {shape} ".encode()
     bits = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return fingerprint(tensor) == hashlib.blake2b(words + bits, digest_size=16).hexdigest()
+
+
+_SYNCS: Mapping[int | None, Any] = {
+    None: ([(1.0, 16.0), (0.0, 8.0), (0.0, 8.0), (1.0, 16.0), (0.0, 8.0), (0.0, 0.0)], 0, [True, True]),
+    1: ([(1.0, 16.0), "failed", (1.0, 16.0), (0.0, 8.0), (0.0, 8.0), (1.0, 16.0)], 0, [True, True]),
+    2: ([(1.0, 16.0), (0.0, 8.0), "failed", (1.0, 16.0), (0.0, 8.0), (0.0, 0.0)], 0, [True, True]),
+}
+"""By the number of the sync that fails: of each, whether it is whole, and its bytes; see `_interrupted`."""
+
+
+def _interrupted(fails_at: int | None) -> Any:
+    """Return what syncs of four floats send of which one changes each time, the last excepted, whole every third time.
+
+    Also how many phases are wrong that have seconds, and whether the weights arrive, and are sent once a version.
+    """
+    own, source, timer = {"a": torch.zeros(4)}, {"a": torch.arange(4.0)}, Timer()
+    version = [0]
+    made = type("Source", (), {"version": property(lambda self: version[0])})
+    policy: Any = made()
+    policy.named_weights = lambda: iter(source.items())
+    receiver = Receiver(lambda: iter(own.items()), load_batch_bytes=99)
+    delta = DeltaCompressionConfig(enabled=True, full_sync_interval=3)
+    found: list[Any] = []
+    sync = TransferredWeights(policy, receiver, bucket_bytes=99, delta=delta, timer=timer)
+    for number in range(6):
+        if number:
+            version[0] += 1
+            source["a"][number % 4] += float(number != 5)
+        try:
+            with (
+                patch.object(Receiver, "commit", _raises) if number == fails_at else contextlib.nullcontext()
+            ):
+                report = sync.sync()
+            found.append((report["weight_sync/full"], report["weight_sync/bytes_sent"]))
+        except WeightSyncError:
+            found.append("failed")
+    names = {name.removeprefix("prepare_for_generation/weight_transfer/") for name in timer.take()}
+    due = {"producer/collect_tensors", "producer/sparse_nonzero", "producer/sparse_encode",
+           "consumer/decode_sparse", "consumer/load_delta"}  # fmt: skip
+    return found, len(names ^ due), [torch.equal(own["a"], source["a"]), sync.sync() is sync.sync()]
+
+
+def _raises(self: Receiver, fingerprints: Mapping[str, str]) -> Any:
+    raise WeightSyncError("made")
