@@ -124,7 +124,7 @@ class _Engine:
 
     def commit(self, fingerprints: Any) -> Receipt:
         self.noted.append(dict(fingerprints))
-        return Receipt(num_tensors=1, seconds={"load": 0.5}, largest_load_bytes=8)
+        return Receipt(num_tensors=1, seconds={"load": 0.123456789}, largest_load_bytes=8)
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield "b", torch.ones(2, requires_grad=True)
@@ -142,7 +142,7 @@ def _of_answers() -> Iterator[WorkedExample]:
         )
     for stop in (None, [4, 6]):
         yield example(f"rows of a process, with the end tokens {stop}", [], _sampled, stop)
-    committed = {"num_tensors": 1, "seconds": {"load": 0.5}, "largest_load_bytes": 8, "version": 4}
+    committed = {"num_tensors": 1, "seconds": {"load": 0.123456789}, "largest_load_bytes": 8, "version": 4}
     yield example(
         "what a commit answers",
         ("committed", committed, [{"a": "x"}]),

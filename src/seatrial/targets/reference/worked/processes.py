@@ -90,7 +90,7 @@ def _of_ends() -> Iterator[WorkedExample]:
     ):
         yield example(f"how {status} is worded", right, lambda of=status: Ended(of, "").how)
     yield example("a rank's folder, variables and words", (0, True, "y\n", "z"), _one_rank)
-    yield example("a rank's long errors", 9000, _long_errors)
+    yield example("a rank's long errors", 2**16 + 9, _long_errors)
     yield example("all ranks get SIGTERM", [-signal.SIGTERM] * 2, _two_ended)
 
 
@@ -133,7 +133,7 @@ def _of_parents() -> Iterator[WorkedExample]:
         own = {lifeline.LIFELINE: str(reading)}
         with patch.dict(os.environ, own), patch.object(os, "_exit", ends.put):
             lifeline.watch_lifeline()
-            before = ends.empty()
+            before = ends.empty() and os.environ[lifeline.LIFELINE] == str(reading)
             os.close(writing)
             status = ends.get(timeout=5)
         os.close(reading)
@@ -172,7 +172,7 @@ def _one_rank() -> Any:
 
 
 def _long_errors() -> int:
-    rank = _rank(0, "import sys; sys.stderr.write('z' * 9000)")
+    rank = _rank(0, "import sys; sys.stderr.write('z' * (2**16 + 9))")
     ended = rank.wait()
     rank.finish()
     return len(ended.errors)

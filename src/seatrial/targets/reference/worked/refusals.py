@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,6 +62,15 @@ class Endless(Scaled):
         return super().advantages(rewards, index_B) / 0
 
 
+class OfOneRow(Weighed):
+    """A loss that has the values of one row alone."""
+
+    def surrogate(self, inputs: TokenInputs) -> Surrogate:
+        """See `TokenLoss`."""
+        whole = super().surrogate(inputs)
+        return Surrogate(whole.loss_BT[:1], whole.ratio_BT, whole.clamped_ratio_BT)
+
+
 class OfRows(Weighed):
     """A loss that has one value a row."""
 
@@ -83,6 +93,10 @@ def _of_rows() -> Iterator[WorkedExample]:
     }
     for words, options in of_one.items():
         yield refused(words, f"a row: {words}", _made, **options)
+    for num in (1, 3):
+        bad = replace(sample([1], [2, 3]), sampling_logprobs=(-0.5,) * num)
+        words = f"row 0: {num} log-probabilities for 2 tokens"
+        yield refused(words, f"a row: {words}", make_batch, [bad], pad_token_id=PAD)
     yield example("kept ids of a tool's words", 1, lambda: len(_made(**TOOL).input_ids_BS))
     yield refused(
         "padding_side is 'top'",
@@ -151,6 +165,7 @@ def _of_losses() -> Iterator[WorkedExample]:
         "needs batch.ref_logprobs_BT": (with_kl, {"ref_logprobs_BT": None}),
         "needs entropy_BT": ({"entropy_coefficient": 0.1}, {}),
         "gave a loss of shape (3,)": ({"kind": f"{CUSTOM}:OfRows"}, {}),
+        "gave a loss of shape (1, 3)": ({"kind": f"{CUSTOM}:OfOneRow"}, {}),
         "ratio_clip_c has no effect with loss_fn.kind=cispo": ({"kind": "cispo", "ratio_clip_c": 3.0}, {}),
     }
     for words, (config, changed) in cases.items():

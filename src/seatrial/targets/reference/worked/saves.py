@@ -166,6 +166,8 @@ def _of_folders() -> Iterator[WorkedExample]:
     yield example("a removed checkpoint next to what was left of one", [], in_folder(_removed))
     full = "OSError: cannot write"
     yield example("tensors on a full disk", full, in_folder(_full))
+    yield example("tensors of any type and order that come back", [], in_folder(_typed))
+    yield example("files that have no digest, or not their own", [], in_folder(_undigested))
     yield example("the folder of an export three levels down", True, in_folder(_deep))
     yield refused("no permission", "an export where nothing may be written", in_folder(_locked))
     yield refused("final exists", "an export next to half a checkpoint", in_folder(_half_final))
@@ -212,6 +214,42 @@ def _full(folder: Path) -> str:
         except OSError as error:
             return f"{type(error).__name__}: {error}".partition(f" {folder}")[0]
     return ""
+
+
+def _typed(folder: Path) -> list[str]:
+    """Return the tensors that differ, in type or value, once they are written and read."""
+    whole = torch.tensor([[1.0, -0.0], [torch.nan, torch.inf]], dtype=torch.float64)
+    kinds = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    given = {str(kind): whole.to(kind).T for kind in kinds}
+    given |= {
+        "long": torch.tensor([2**62 + 1]),
+        "bool": torch.tensor([True, False]),
+        "number": torch.tensor(0.5),
+    }
+    tensors.write_tensors(given, folder / "policy")
+    found = {name: torch.zeros_like(tensor) for name, tensor in given.items()}
+    tensors.read_tensors(folder / "policy", found)
+    return [
+        name
+        for name, own in found.items()
+        if repr(own) != repr(given[name]) or own.dtype != given[name].dtype
+    ]
+
+
+def _undigested(folder: Path) -> list[str]:
+    """Return the files of a checkpoint, one of them of 2 MiB, whose digest is not that of what they hold."""
+
+    def write(tensors: Any, policy: Path) -> None:
+        policy.mkdir()
+        for name, size in (("none", 0), ("some", 9), ("large", 2**21)):
+            (policy / name).write_bytes(bytes(size))
+
+    with patch.object(saving, "write_tensors", write):
+        _made(folder, ALONE).save(2, None)
+    (found,) = layout.whole_checkpoints(folder)
+    names = ("none", "some", "large")
+    due = {f"policy/{name}": layout.file_digest(found.directory / "policy" / name) for name in names}
+    return sorted(name for name, _ in found.info.digests.items() ^ due.items())
 
 
 def _deep(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -91,7 +91,7 @@ def _parts(
             found["final"] = None if session.final is None else session.final.name
             found["metric"] = session.checkpoint_metric
             found["ends at"] = sorted(session.sampling.stop_token_ids)[:2]
-            found["sampling"] = (session.sampling.temperature, session.sampling.max_new_tokens)
+            found["sampling"] = astuple(session.sampling)[:4]
             found["worker"] = session.worker.tokenizer is session.tokenizer
             session.save(1, finished=False)
 
@@ -133,7 +133,7 @@ def _of_opened() -> Iterator[WorkedExample]:
         "printed": [],
         "final": "final",
     }
-    common |= {"noted": [("started", 0), "ended"], "sampling": (0.7, 7), "ends at": [1, 17]}
+    common |= {"noted": [("started", 0), "ended"], "sampling": (7, 0.7, 1.0, None), "ends at": [1, 17]}
     common |= {"worker": True, "first": True}
     names = (*common, "validation", "seed", "logged", "saved", "options", "reference")
 
@@ -156,14 +156,8 @@ def _of_opened() -> Iterator[WorkedExample]:
         grpo__max_val_samples=2,
         more={"with_reference": True},
     )
-    yield example(
-        "parts of fine-tuning",
-        due(4, 1, False),
-        _of(names),
-        tunes=True,
-        sft__seed=4,
-        sft__max_val_samples=1,
-    )
+    tuning: Any = {"tunes": True, "sft__seed": 4, "sft__max_val_samples": 1}
+    yield example("parts of fine-tuning", due(4, 1, False), _of(names), **tuning)
     for name, options, key, right in _SINGLE:
         yield example(name, {key: right}, _of((key,)), **options)
     for name, (call, right) in _during().items():
@@ -177,6 +171,8 @@ def _of_opened() -> Iterator[WorkedExample]:
 
 
 _ENDS_AT: Mapping[str, Any] = {"policy__generation__stop_token_ids": (259,)}
+_PLACE = "policy__generation__"
+_SAMPLING = {f"{_PLACE}temperature": 0.5, f"{_PLACE}top_p": 0.25, f"{_PLACE}top_k": 3}
 _SINGLE: Sequence[tuple[str, Mapping[str, Any], str, Any]] = (
     ("every held-out prompt", {"grpo__max_val_samples": 9}, "validation", 3),
     ("no export", {"checkpointing__enabled": False}, "final", None),
@@ -193,7 +189,7 @@ _SINGLE: Sequence[tuple[str, Mapping[str, Any], str, Any]] = (
         "saved",
         (1, 0, ["rollouts"], True),
     ),
-    ("the sampling of the options", {"policy__generation__temperature": 0.5}, "sampling", (0.5, 7)),
+    ("the sampling of the options", _SAMPLING, "sampling", (7, 0.5, 0.25, 3)),
     ("end ids of the options", {"policy__generation__stop_token_ids": (200, 3)}, "ends at", [3, 200]),
     ("end ids of the model", {"policy__generation__stop_token_ids": None}, "ends at", [258]),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from io import StringIO
@@ -284,6 +285,25 @@ def _of_logs() -> Iterator[WorkedExample]:
     for after, right in ((3, [0, 1, 2]), (1, [0, 1]), (0, [0]), (-1, [])):
         files = [str(step) for step in range(after + 1)]
         yield example(f"a log cut after step {after}", (right, files, True), cut, after)
+    for after, right in ((9, (True, 1)), (1, (False, 1))):
+        yield example(f"the file of a log cut after step {after}", right, in_folder(_cut_whole), after)
+
+
+def _cut_whole(folder: Path, after: int) -> Any:
+    """Return whether the file of a log of two steps is the same as before, and how many there are.
+
+    A file that is cut is another one with the name of the first, so that none is ever seen half-written.
+    """
+    writer = EventWriter(folder / "tensorboard")
+    for step in (1, 2):
+        writer.write({"a": 0.5}, step)
+    writer.close()
+    (path,) = (folder / "tensorboard").iterdir()
+    with path.open("rb") as held:  # keeps the number of the file from being used again
+        cut_log(folder, after)
+        return held.fileno() >= 0 and os.fstat(held.fileno()).st_ino == path.stat().st_ino, len(
+            list((folder / "tensorboard").iterdir())
+        )
 
 
 class _Noting(Observer):
