@@ -72,7 +72,7 @@ class MadePolicy:
         self.facts = dict(facts)
 
 
-class _Part:
+class Counted:
     """A part whose state is a number."""
 
     def __init__(self, number: int = 0) -> None:
@@ -88,7 +88,7 @@ class _Part:
 def checkpointer(
     folder: Path,
     policy: MadePolicy | None = None,
-    parts: Mapping[str, _Part] | None = None,
+    parts: Mapping[str, Counted] | None = None,
     *,
     seed: int = 3,
     data: Sequence[Example] = EXAMPLES,
@@ -99,7 +99,7 @@ def checkpointer(
         checkpoint_dir=str(folder), **{"save_period": 1, "async_save": False, **options}
     )
     facts = RunFacts(run_id="one", seed=seed, examples=data, config={"grpo": {"seed": seed}})
-    chosen = {"prompts": _Part()} if parts is None else parts
+    chosen = {"prompts": Counted()} if parts is None else parts
     return Checkpointer(config, policy or MadePolicy(), chosen, facts=facts, world=ALONE)
 
 
@@ -110,14 +110,14 @@ def _written(folder: Path, in_background: bool) -> None:
 
 
 def _contents(folder: Path) -> Any:
-    saver = checkpointer(folder, MadePolicy(7.0), {"prompts": _Part(4), "rollouts": _Part(9)})
+    saver = checkpointer(folder, MadePolicy(7.0), {"prompts": Counted(4), "rollouts": Counted(9)})
     saver.save(2, 0.5, finished=True)
     saver.close()
     (found,) = whole_checkpoints(folder)
     info = found.info
     facts = (info.step, info.finished, info.run_id, info.metric, info.seed, info.world_size)
     states = (info.policy, info.parts, info.config, len(info.streams), list(info.files) == list(info.digests))
-    policy, parts = MadePolicy(), {"prompts": _Part(), "rollouts": _Part()}
+    policy, parts = MadePolicy(), {"prompts": Counted(), "rollouts": Counted()}
     checkpointer(folder, policy, parts).restore(found)
     return facts, states, (policy.weight, policy.facts, [part.number for part in parts.values()])
 
@@ -190,7 +190,7 @@ def _of_contents() -> Iterator[WorkedExample]:
         "was saved with other parts (['prompts'], now ['rollouts'])",
         "other parts",
         in_folder(_restored),
-        parts={"rollouts": _Part()},
+        parts={"rollouts": Counted()},
     )
     yield example("the same run", None, in_folder(_restored))
     empty = {"a": torch.zeros(3), "b": torch.zeros(2, 2)}

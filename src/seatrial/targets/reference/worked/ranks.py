@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -97,6 +98,12 @@ def _of_worlds() -> Iterator[WorkedExample]:
         [[[3.0, 4.0], [5.0, 7.0], None, [1.0, 2.0]]] * 2,
         lambda: _patched(distributed, "BUCKET_BYTES", 1, lambda: _summed(2)),
     )
+    sizes = [1, 1, 1, 3, 1]
+    yield example("gradients in buckets of 8 bytes", [[1, 1], [1], [3], [1]], _bucketed, sizes)
+    placed = {"by": "inline", "ranks": [{"node": socket.gethostname(), "pid": os.getpid()}] * 2}
+    yield example(
+        "where two ranks are", [placed] * 2, _world, 2, lambda world, rank: distributed.placement(world)
+    )
     yield example("ranks that agree", [None, None], _agreed, [(1.5, 3.0), (1.5, 3.0)])
     yield example("ranks that agree on NaN", [None, None], _agreed, [(math.nan, 3.0), (math.nan, 3.0)])
     for name, values in (("norm", (1.25, 3.0)), ("weight", (1.5, 4.0)), ("sign of a weight", (1.5, -3.0))):
@@ -107,6 +114,14 @@ def _of_worlds() -> Iterator[WorkedExample]:
                 "DivergenceError: after an update rank 2 has gradient norm"
             ),
         )
+
+
+def _bucketed(sizes: Sequence[int]) -> list[list[int]]:
+    with patch.object(distributed, "BUCKET_BYTES", 8):
+        return [
+            [len(one) for one in bucket]
+            for bucket in distributed._buckets([torch.zeros(size) for size in sizes])
+        ]
 
 
 def _gathered(world: World, rank: int) -> Any:

@@ -21,10 +21,15 @@ from refrl.checkpointing.checkpointer import Checkpointer, RunFacts
 from refrl.config import CheckpointingConfig
 from refrl.distributed import ALONE, World
 from refrl.masking import MASK
-from refrl.training.steps import Steps
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.checkpoints import EXAMPLES, MadePolicy, checkpointer, in_folder
+from seatrial.targets.reference.worked.checkpoints import (
+    EXAMPLES,
+    MadePolicy,
+    checkpointer,
+    in_folder,
+)
 from seatrial.targets.reference.worked.made import example, refused
+from seatrial.targets.reference.worked.resumes import of_resumes
 from seatrial.targets.reference.worked.steps import quietly
 
 
@@ -40,7 +45,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_times()
     yield from _of_ranks()
     yield from _of_folders()
-    yield from _of_first_ranks()
+    yield from of_resumes()
     for better in (True, False):
         yield example(f"checkpoints by metric, higher is better: {better}", [], _badly_ranked, better)
     secret = [f"resuming with a changed option: url was 'https://{MASK}@h/a', is 'https://{MASK}@h/b'"]
@@ -288,55 +293,3 @@ def _badly_ranked(better: bool) -> list[Any]:
 def _checkpoints(metrics: Sequence[float | None]) -> list[Checkpoint]:
     infos: list[Any] = [SimpleNamespace(step=step, metric=metric) for step, metric in enumerate(metrics)]
     return [Checkpoint(Path(), info) for info in infos]
-
-
-class _Second(World):
-    """The second of two ranks, and what the first one gives."""
-
-    first: Any = None
-
-    def gather(self, items: Any) -> Any:
-        return [*self.first, *items]
-
-
-def _second(*first: Any) -> _Second:
-    made = _Second(1, 2)
-    object.__setattr__(made, "first", first)
-    return made
-
-
-def _of_first_ranks() -> Iterator[WorkedExample]:
-    """Yield what a rank decides as the first one has: their clocks and folders may differ."""
-    for first in (True, False):
-        yield example(f"a run out of time for the first rank: {first}", first, in_folder(_late), first)
-        for own in (True, False):
-            name = f"an export that the first rank has: {first}, this one: {own}"
-            yield example(name, int(not first), in_folder(_exports), first, own)
-    yield example("a start that the first rank decides", "attempt", _begun)
-
-
-def _late(folder: Path, first: bool) -> bool:
-    saver = checkpointer(folder, checkpoint_must_save_by=None if first else "0:00:00:00")
-    saver._world = _second(first)
-    return saver.is_out_of_time()
-
-
-def _exports(folder: Path, first: bool, own: bool) -> int:
-    """Return how often a rank exports the model of a run that was over when it started."""
-    noted: list[Any] = []
-    if own:
-        (folder / "final").mkdir()
-    session: Any = SimpleNamespace(
-        attempt=SimpleNamespace(step=2, is_finished=False),
-        final=folder / "final",
-        world=_second(first),
-        policy=SimpleNamespace(save=noted.append),
-    )
-    Steps(session, 2).export()
-    return len(noted)
-
-
-def _begun() -> Any:
-    config: Any = SimpleNamespace(log_dir="log")
-    with patch.object(attempts, "_look", lambda *words: "another"):
-        return attempts.begin_attempt(config, config, config, _second("attempt"))

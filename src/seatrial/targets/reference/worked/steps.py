@@ -260,9 +260,9 @@ class _Source:
 
     def consume(self, step: int, train: Callable[[Rollouts], Any]) -> Any:
         fates = [GroupFate(9, 5, "stale", 0, step), GroupFate(10, 5, "trained", 1, step)]
-        collected = Collected(
-            self.rows, self.rows.examples[::2], {"synced": 3.0}, discarded=self.rows.rows([2]), fates=fates
-        )
+        counts = {"synced": 3.0, "reward": 9.0}  # the reward that is logged is that of the rows
+        discarded = self.rows.rows([2])
+        collected = Collected(self.rows, self.rows.examples[::2], counts, discarded=discarded, fates=fates)
         return collected, train(self.rows)
 
     def trained(self, step: int) -> None:
