@@ -158,8 +158,8 @@ def _of_opened() -> Iterator[WorkedExample]:
     )
     tuning: Any = {"tunes": True, "sft__seed": 4, "sft__max_val_samples": 1}
     yield example("parts of fine-tuning", due(4, 1, False), _of(names), **tuning)
-    for name, options, key, right in _SINGLE:
-        yield example(name, {key: right}, _of((key,)), **options)
+    for name, options, facts in _CHOSEN:
+        yield example(name, facts, _of(tuple(facts)), **options)
     for name, (call, right) in _during().items():
         yield example(name, right, in_folder(call))
     yield refused("stop_token_ids", "an end id beyond the vocabulary", _of(()), **_ENDS_AT)
@@ -171,29 +171,26 @@ def _of_opened() -> Iterator[WorkedExample]:
 
 
 _ENDS_AT: Mapping[str, Any] = {"policy__generation__stop_token_ids": (259,)}
-_PLACE = "policy__generation__"
-_SAMPLING = {f"{_PLACE}temperature": 0.5, f"{_PLACE}top_p": 0.25, f"{_PLACE}top_k": 3}
-_SINGLE: Sequence[tuple[str, Mapping[str, Any], str, Any]] = (
-    ("every held-out prompt", {"grpo__max_val_samples": 9}, "validation", 3),
-    ("no export", {"checkpointing__enabled": False}, "final", None),
+_RANKS: Mapping[str, Any] = {"checkpointing__metric_name": "val:accuracy", "grpo__val_period": 1}
+_SAMPLES = {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "stop_token_ids": (200, 3)}
+_CHOSEN: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = (
     (
-        "the metric that ranks",
-        {"checkpointing__metric_name": "val:accuracy", "grpo__val_period": 1},
-        "metric",
-        "validation/accuracy",
+        "what a session has of the options",
+        {**_RANKS, "grpo__max_val_samples": 9, **{f"policy__generation__{key}": of for key, of in _SAMPLES.items()}},
+        {"validation": 3, "metric": "validation/accuracy", "sampling": (7, 0.5, 0.25, 3), "ends at": [3, 200]},
     ),
-    ("no metric that ranks", {}, "metric", None),
+    (
+        "what it has where little is chosen",
+        {"checkpointing__enabled": False, "policy__generation__stop_token_ids": None},
+        {"final": None, "metric": None, "ends at": [258]},
+    ),
     (
         "state of asynchronous rollouts",
         {"grpo__async_grpo__enabled": True, "policy__generation__colocated__enabled": False},
-        "saved",
-        (1, 0, ["rollouts"], True),
+        {"saved": (1, 0, ["rollouts"], True)},
     ),
-    ("the sampling of the options", _SAMPLING, "sampling", (7, 0.5, 0.25, 3)),
-    ("end ids of the options", {"policy__generation__stop_token_ids": (200, 3)}, "ends at", [3, 200]),
-    ("end ids of the model", {"policy__generation__stop_token_ids": None}, "ends at", [258]),
-)
-"""By name: options, and one fact of the session."""
+)  # fmt: skip
+"""By name: options, and facts of the session."""
 
 
 def _session(folder: Path, call: Any, *, more: Mapping[str, Any] | None = None, **options: Any) -> Any:
