@@ -9,7 +9,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +20,12 @@ import torch
 from refrl import distributed, lifeline, logging, media
 from refrl.checkpointing.attempts import _frames
 from refrl.config.run import ClusterConfig, LoggerConfig
-from refrl.directories import new_directory
+from refrl.directories import naming, new_directory
 from refrl.distributed import DivergenceError, World
 from refrl.logging import RunLogger
 from refrl.masking import MASK, masked
 from refrl.streams import random_stream
+from refrl.timing import Timer
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example
 
@@ -63,6 +64,7 @@ def examples() -> Iterator[WorkedExample]:
         name = f"the stream of seed {seed} for {purpose} at step {step}"
         yield example(name, _seed_of(seed, purpose, step), lambda *given: random_stream(*given).initial_seed(),
                       seed, purpose, step)  # fmt: skip
+    yield example("blocks that keep an interrupt to themselves", [], _in_folder(_swallowed))
     yield example("the floats of an image", ("float32", True, [1.5, -2.0]), _image)
     for num in (1, 2):
         yield example(f"a run of {num} processes watches its launcher", 1, _joined, num)
@@ -190,6 +192,32 @@ def _seed_of(seed: int, purpose: str, step: int) -> int:
     """Return the seed of a stream: runs that are resumed by a later version draw the same."""
     digest = hashlib.sha256(f"{seed}/{purpose}/{step}".encode()).digest()
     return int.from_bytes(digest[:8], "big") // 2
+
+
+def _swallowed(folder: Path) -> list[str]:
+    """Return the context managers whose block is interrupted and that go on as if it were not."""
+    alone, two = ClusterConfig(device="cpu"), ClusterConfig(num_processes=2, device="cpu")
+    started = {"WORLD_SIZE": "2", "RANK": "1", lifeline.TORCHRUN: "x"}
+    blocks: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
+        "a phase": lambda: Timer().time("a"),
+        "a file": lambda: naming(folder),
+        "a folder": lambda: new_directory(folder / "made"),
+        "a log": lambda: RunLogger(LoggerConfig(log_dir=str(folder / "log"))),
+        "one process": lambda: distributed.join(alone),
+        "a rank": lambda: distributed.join(two),
+    }
+    wrong = []
+    with ExitStack() as stack:
+        stack.enter_context(patch("torch.distributed.init_process_group", lambda *words, **more: None))
+        stack.enter_context(patch("torch.distributed.destroy_process_group", lambda: None))
+        stack.enter_context(patch.object(distributed, "watch_lifeline", lambda: None))
+        for name, block in blocks.items():
+            stack.enter_context(patch.dict(os.environ, started if name == "a rank" else {}))
+            with suppress(KeyboardInterrupt):
+                with block():
+                    raise KeyboardInterrupt
+                wrong.append(name)
+    return wrong
 
 
 def _image() -> Any:

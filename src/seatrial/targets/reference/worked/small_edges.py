@@ -206,13 +206,13 @@ def _of_lines() -> Iterator[WorkedExample]:
         ("another step", _with_info(step=7), [f"{skips}{info} does not match its digest"]),
         ("no digest of the index", _with_info(digest=""), []),
         ("no word of a digest", _without("digest"), []),
+        ("no digest of the index, and another byte", lambda at: (_with_info(digest="")(at), _flip(at)), DAMAGED),
         ("no word of digests and form", _without("digests", "digest", "schema_version"), []),
         ("a shorter file", lambda at: _tensors(at).write_bytes(b"x"), [f"{skips}FILE has 1 bytes of SIZE"]),
         ("a missing file", lambda at: _tensors(at).unlink(), [f"{skips}FILE is missing"]),
         ("a folder in its place", lambda at: (_tensors(at).unlink(), _tensors(at).mkdir()),
          [f"{skips}FILE is missing"]),
-        ("another byte", lambda at: _tensors(at).write_bytes(_tensors(at).read_bytes()[:-1] + b"?"),
-         ["skipping checkpoint ROOT/step_1, which is damaged: FILE does not match its digest"]),
+        ("another byte", _flip, DAMAGED),
     ):  # fmt: skip
         yield example(
             f"what is said of a checkpoint with {what}", (not right, right), in_folder(_skipped), change
@@ -245,11 +245,17 @@ def _without(*names: str) -> Callable[[Path], Any]:
     return change
 
 
+DAMAGED = ["skipping checkpoint ROOT/step_1, which is damaged: FILE does not match its digest"]
 _FILE = f"policy/{tensors.FILE}"
 
 
 def _tensors(directory: Path) -> Path:
     return directory / _FILE
+
+
+def _flip(directory: Path) -> None:
+    whole = _tensors(directory).read_bytes()
+    _tensors(directory).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
 
 
 def _skipped(folder: Path, change: Callable[[Path], Any]) -> Any:

@@ -308,6 +308,18 @@ def _of_grpo() -> Iterator[WorkedExample]:
             ("source", step),
         ]
 
+    def padding() -> Any:
+        session, found = made_session(), []
+
+        def note(made: Batch) -> torch.Tensor:
+            found.append(made.input_ids_BS[made.attention_mask_BS == 0].unique().tolist())
+            return torch.zeros_like(made.mask_BT)
+
+        session.policy.logprobs = note
+        grpo.update_policy(session, options_of(), 1, rollouts())
+        return found == [[session.tokenizer.pad_token_id]]
+
+    yield example("a step pads with the tokenizer's own id", True, padding)
     yield example("two steps in order", [*events(7), *events(8)], order)
 
     def logged() -> Any:
