@@ -234,7 +234,7 @@ def _of_validations() -> Iterator[WorkedExample]:
             "is not a metric of this run", f"checkpoints of GRPO by {name}", _ranked_by, name, False
         )
     for tunes, section in ((False, "grpo"), (True, "sft")):
-        words = f"has none after a step: set {section}.val_period"
+        words = f"has none after a step: set {section}.val_period to a divisor of checkpointing.save_period"
         yield refused(
             words, f"checkpoints by no validation, tuning: {tunes}", _ranked_by, "accuracy", tunes, 0
         )

@@ -245,14 +245,16 @@ def _launched(ends: Sequence[Ended], last: int = 1) -> Any:
 
 def _warns(ranks: int, processors: int) -> bool:
     """Return whether a launch says that there are more ranks than processors."""
+    places: list[str] = []
     affinity = patch.object(os, "sched_getaffinity", lambda number: set(range(processors)), create=True)
+
+    def start(number: int, command: Any, own: Mapping[str, str], *, stdout: int | None) -> Any:
+        places.append(own["LOCAL_RANK"])
+        return _MadeRank(number, Ended(0, ""), [])
+
     with affinity, redirect_stderr(StringIO()) as written:
-        launch(
-            ["grpo"],
-            ClusterConfig(num_processes=ranks),
-            start=lambda number, *words, stdout: _MadeRank(number, Ended(0, ""), []),
-            command=["refrl"],
-        )
+        launch(["grpo"], ClusterConfig(num_processes=ranks), start=start, command=["refrl"])
+    assert places == [str(number) for number in range(ranks)]
     return f"={ranks} is more than the {processors} processors" in written.getvalue()
 
 
