@@ -311,9 +311,13 @@ def _policy(adapts: bool, with_reference: bool, temperature: float | None) -> An
         assert (of, section, num_updates) == (model, config, 7)
         noted.append(f"optimizer of {of.weight.dtype}")
 
+    def adapters(of: Any, section: Any) -> str | None:
+        noted.append("adapted")
+        return "adapters" if adapts else None
+
     changes: Mapping[str, Any] = {
         "load_model": lambda path: model,
-        "make_adapters": lambda of, section: (noted.append("adapted"), "adapters" if adapts else None)[1],
+        "make_adapters": adapters,
         "build_optimizer": optimizer,
         "compile_layers": lambda of: noted.append(f"compiled {of.weight.dtype}"),
         "make_scoring": lambda section, of, at: at,

@@ -207,7 +207,7 @@ def _entropy_is_right(
     """Return whether the mean entropy of tokens is logged, and each token's is weighed in the loss as others are."""
     if given is None:
         return True
-    weights = {
+    weights: Mapping[str, Any] = {
         "token": 1 / tokens,
         "sequence": 1 / (mask.sum(1, keepdim=True) * seqs),
         "fixed_length": 1 / (5 * seqs),

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -66,7 +66,8 @@ def examples() -> Iterator[WorkedExample]:
 
 def _scored(width: int, **options: int) -> Any:
     ids, lens = torch.tensor([[1]]), torch.tensor([1])
-    return compute_logprobs_chunked(torch.ones(1, 2, 4), torch.ones(6, width), ids, lens, **options)
+    chunks: Any = options
+    return compute_logprobs_chunked(torch.ones(1, 2, 4), torch.ones(6, width), ids, lens, **chunks)
 
 
 def _packed(kept: int) -> Any:
@@ -206,11 +207,11 @@ def _of_lines() -> Iterator[WorkedExample]:
         ("another step", _with_info(step=7), [f"{skips}{info} does not match its digest"]),
         ("no digest of the index", _with_info(digest=""), []),
         ("no word of a digest", _without("digest"), []),
-        ("no digest of the index, and another byte", lambda at: (_with_info(digest="")(at), _flip(at)), DAMAGED),
+        ("no digest of the index, and another byte", _flipped_without_digest, DAMAGED),
         ("no word of digests and form", _without("digests", "digest", "schema_version"), []),
         ("a shorter file", lambda at: _tensors(at).write_bytes(b"x"), [f"{skips}FILE has 1 bytes of SIZE"]),
         ("a missing file", lambda at: _tensors(at).unlink(), [f"{skips}FILE is missing"]),
-        ("a folder in its place", lambda at: (_tensors(at).unlink(), _tensors(at).mkdir()),
+        ("a folder in its place", _folder_instead,
          [f"{skips}FILE is missing"]),
         ("another byte", _flip, DAMAGED),
     ):  # fmt: skip
@@ -256,6 +257,16 @@ def _tensors(directory: Path) -> Path:
 def _flip(directory: Path) -> None:
     whole = _tensors(directory).read_bytes()
     _tensors(directory).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+
+
+def _flipped_without_digest(directory: Path) -> None:
+    _with_info(digest="")(directory)
+    _flip(directory)
+
+
+def _folder_instead(directory: Path) -> None:
+    _tensors(directory).unlink()
+    _tensors(directory).mkdir()
 
 
 def _skipped(folder: Path, change: Callable[[Path], Any]) -> Any:
@@ -316,7 +327,7 @@ def _passed() -> Any:
     ) -> Any:
         return of, logprobs, entropy, global_valid_tokens, global_valid_seqs
 
-    call: Any = shown(session, loss)
+    call: Any = shown(session, cast(Any, loss))
     found = call("logprobs", "entropy", "batch", global_valid_tokens="tokens", global_valid_seqs="rows")
     return seen[0], found
 

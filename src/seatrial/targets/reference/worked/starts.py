@@ -285,8 +285,9 @@ def _of_logs() -> Iterator[WorkedExample]:
     for after, right in ((3, [0, 1, 2]), (1, [0, 1]), (0, [0]), (-1, [])):
         files = [str(step) for step in range(after + 1)]
         yield example(f"a log cut after step {after}", (right, files, True), cut, after)
-    for after, right in ((9, (True, 1)), (1, (False, 1))):
-        yield example(f"the file of a log cut after step {after}", right, in_folder(_cut_whole), after)
+    for after in (9, 1):
+        name = f"the file of a log cut after step {after}"
+        yield example(name, (after == 9, 1), in_folder(_cut_whole), after)
 
 
 def _cut_whole(folder: Path, after: int) -> Any:

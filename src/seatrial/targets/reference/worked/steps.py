@@ -312,7 +312,7 @@ def _of_grpo() -> Iterator[WorkedExample]:
         session, found = made_session(), []
 
         def note(made: Batch) -> torch.Tensor:
-            found.append(made.input_ids_BS[made.attention_mask_BS == 0].unique().tolist())
+            found.append(sorted({*made.input_ids_BS[made.attention_mask_BS == 0].tolist()}))
             return torch.zeros_like(made.mask_BT)
 
         session.policy.logprobs = note

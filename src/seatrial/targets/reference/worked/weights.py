@@ -200,8 +200,8 @@ def _of_receivers() -> Iterator[WorkedExample]:
         yield refused(
             words, f"a generator that is sent {[name for name, *_ in calls]}: {words}", _syncs, calls
         )
-    for what, right in (("part", (3, False)), ("commit", (3, False))):
-        yield example(f"a generator after a {what} that failed", right, _failed, what)
+    for what in ("part", "commit"):
+        yield example(f"a generator after a {what} that failed", (3, False), _failed, what)
     for given, words in (
         ({"weight": (2, 3), "extra": (1,)}, "lack 1 tensors of the generator ['bias'] and have 1 that it does not"),
         ({"weight": (2, 3)}, "lack 1 tensors of the generator ['bias'] and have 0"),
