@@ -43,7 +43,9 @@ def of_clusters() -> Iterator[WorkedExample]:
         name = f"a cluster at {given}, with {variable} in the environment"
         yield example(name, there, _joined, given, variable)
     yield example("a cluster that is joined already", ["block", [], True], _joined, is_there=True)
-    yield example("a run that needs no cluster", ["block", [], True], _joined, engine_on="process")
+    for address in (None, "h:1"):
+        name = f"a run that needs no cluster, with one at {address}"
+        yield example(name, ["block", [], True], _joined, address, engine_on="process")
     left = [*own, "block", "shutdown", "ValueError: of the run", [False], True]
     yield example("a run that fails", left, _joined, fails=True)
     for words, address, errors in (

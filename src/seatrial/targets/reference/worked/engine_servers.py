@@ -128,7 +128,7 @@ class _Engine:
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield "b", torch.ones(2, requires_grad=True)
-        yield "a", torch.zeros(1)
+        yield "a", torch.zeros(1, dtype=torch.int8)
 
 
 def _of_answers() -> Iterator[WorkedExample]:
@@ -158,7 +158,9 @@ def _of_answers() -> Iterator[WorkedExample]:
         lambda: _answer("receive", parts.fields, parts.tensors),
     )
     yield example(
-        "the weights of a process", ("weights", {"names": ["b", "a"]}, [[1.0, 1.0], [0.0]]), _weights
+        "the weights of a process",
+        ("weights", {"names": ["b", "a"]}, [[1.0, 1.0], [0]], ["torch.float32", "torch.int8"]),
+        _weights,
     )
 
 
@@ -258,4 +260,5 @@ def _answer(kind: str, fields: Mapping[str, Any], tensors: Sequence[torch.Tensor
 def _weights() -> Any:
     answer = _server()[0].answer(Message("weights"))
     assert not any(tensor.requires_grad for tensor in answer.tensors)
-    return answer.kind, dict(answer.fields), [tensor.tolist() for tensor in answer.tensors]
+    kinds = [str(tensor.dtype) for tensor in answer.tensors]
+    return answer.kind, dict(answer.fields), [tensor.tolist() for tensor in answer.tensors], kinds

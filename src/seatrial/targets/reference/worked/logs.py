@@ -195,7 +195,7 @@ def _seed_of(seed: int, purpose: str, step: int) -> int:
 
 
 def _swallowed(folder: Path) -> list[str]:
-    """Return the context managers whose block is interrupted and that go on as if it were not."""
+    """Return the context managers whose block is interrupted and that continue as if it were not."""
     alone, two = ClusterConfig(device="cpu"), ClusterConfig(num_processes=2, device="cpu")
     started = {"WORLD_SIZE": "2", "RANK": "1", lifeline.TORCHRUN: "x"}
     blocks: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {

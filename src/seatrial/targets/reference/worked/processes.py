@@ -72,7 +72,8 @@ def _of_shares() -> Iterator[WorkedExample]:
         local_rank=1,
     )
     cores = os.cpu_count() or 1
-    yield example("threads of ranks", (str(cores), "1"), lambda: (threads(1), threads(cores + 1)))
+    for num, due in ((1, str(cores)), (cores + 1, "1")):
+        yield example(f"threads of {num} ranks", due, threads, num)
     yield example(
         "what starts ranks",
         [False, True],
@@ -246,15 +247,19 @@ def _launched(ends: Sequence[Ended], last: int = 1) -> Any:
 def _warns(ranks: int, processors: int) -> bool:
     """Return whether a launch says that there are more ranks than processors."""
     places: list[str] = []
+    folders: set[Path] = set()
     affinity = patch.object(os, "sched_getaffinity", lambda number: set(range(processors)), create=True)
 
     def start(number: int, command: Any, own: Mapping[str, str], *, stdout: int | None) -> Any:
         places.append(own["LOCAL_RANK"])
+        folders.add(Path(own["REFRL_RENDEZVOUS"].removeprefix("file://")).parent)
         return _MadeRank(number, Ended(0, ""), [])
 
     with affinity, redirect_stderr(StringIO()) as written:
         launch(["grpo"], ClusterConfig(num_processes=ranks), start=start, command=["refrl"])
     assert places == [str(number) for number in range(ranks)]
+    (folder,) = folders
+    assert folder.name.startswith("refrl-") and not folder.exists()  # one of this run's own, which is removed
     return f"={ranks} is more than the {processors} processors" in written.getvalue()
 
 
@@ -391,8 +396,4 @@ def _of_engines() -> Iterator[WorkedExample]:
             f"an error {name}", ("error", {"error": name, "message": "why"}, noted), _asked, kind("why")
         )
     yield refused("", "an error of its own", _asked, AssertionError("why"))
-    yield example(
-        "nothing to abort before it is opened",
-        None,
-        _not_opened,
-    )
+    yield example("nothing to abort before it is opened", None, _not_opened)

@@ -76,6 +76,9 @@ def _of_looks() -> Iterator[WorkedExample]:
     for text in ("{", "[1]", "{}", '{"run_id": "two"}'):
         words = "holds the log of another run than the checkpoint in"
         yield refused(words, f"a resume next to {text}", in_folder(_looked), text, True)
+    for enabled in (True, False):
+        name = f"a half-written checkpoint at a start, enabled: {enabled}"
+        yield example(name, [], in_folder(_half_written), enabled)
     for enabled, period in ((False, 1), (True, 0)):
         name = f"a start again of a run that saves nothing, {enabled}, {period}"
         known = '{"run_id": "two", "config": {"a": 1}}'
@@ -114,6 +117,13 @@ def _looked(folder: Path, text: str | None, saved: bool, enabled: bool = True, p
         [one["resumed_from"] for one in found.log_facts["attempts"]],
         found.run_id == "one",
     )
+
+
+def _half_written(folder: Path, enabled: bool) -> list[str]:
+    (folder / ".step_3.abc").mkdir()
+    config = CheckpointingConfig(enabled=enabled, checkpoint_dir=str(folder))
+    attempts._look({}, config, folder / "log")
+    return [path.name for path in folder.iterdir()]
 
 
 def _cut(folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 from pathlib import Path
@@ -173,6 +174,11 @@ def _of_folders() -> Iterator[WorkedExample]:
     yield example("tensors on a full disk", full, in_folder(_full))
     yield example("tensors of any type and order that come back", [], in_folder(_typed))
     yield example("files that have no digest, or not their own", [], in_folder(_undigested))
+    for in_background in (True, False):
+        name = f"what saves leave, in the background: {in_background}"
+        yield example(name, (["step_3"], True), in_folder(_left), in_background)
+    yield example("the place of an error that names none", "step_2", in_folder(_unnamed))
+    yield example("warnings that a resume hides from then on", 0, in_folder(_hidden))
     yield example("the folder of an export three levels down", True, in_folder(_deep))
     yield refused("no permission", "an export where nothing may be written", in_folder(_locked))
     yield refused("final exists", "an export next to half a checkpoint", in_folder(_half_final))
@@ -255,6 +261,37 @@ def _undigested(folder: Path) -> list[str]:
     names = ("none", "some", "large")
     due = {f"policy/{name}": layout.file_digest(found.directory / "policy" / name) for name in names}
     return sorted(name for name, _ in found.info.digests.items() ^ due.items())
+
+
+def _left(folder: Path, in_background: bool) -> Any:
+    """Return which of three checkpoints are left of which one is kept, and whether it has what was saved last."""
+    policy = MadePolicy()
+    saver = checkpointer(folder, policy, async_save=in_background, keep_top_k=1)
+    for step in (1, 2, 3):
+        policy.weight.fill_(step)
+        saver.save(step, None)
+    saver.close()
+    restored = MadePolicy()
+    (found,) = layout.whole_checkpoints(folder)
+    checkpointer(folder, restored).restore(found)
+    return [path.name for path in folder.iterdir()], restored.weight.tolist() == [3.0] * 3
+
+
+def _unnamed(folder: Path) -> str:
+    with patch.object(saving, "write_tensors", side_effect=OSError(28, "No space left")):
+        try:
+            _made(folder, ALONE).save(2, None)
+        except OSError as error:
+            return Path(error.filename or "").name
+    return ""
+
+
+def _hidden(folder: Path) -> int:
+    """Return how many more filters of warnings there are after tensors were read."""
+    tensors.write_tensors({"a": torch.ones(1)}, folder / "policy")
+    before = len(warnings.filters)
+    tensors.read_tensors(folder / "policy", {"a": torch.zeros(1)})
+    return len(warnings.filters) - before
 
 
 def _deep(folder: Path) -> bool:

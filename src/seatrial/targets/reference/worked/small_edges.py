@@ -24,6 +24,7 @@ from refrl.algorithms.losses.base import specification
 from refrl.algorithms.losses.ratios import sequence_ratio
 from refrl.algorithms.metrics import approx_entropy
 from refrl.algorithms.microbatches import split_by_rows, split_by_tokens
+from refrl.algorithms.ops import checked_ids
 from refrl.algorithms.packing import compute_logprobs_packed, pack_batch
 from refrl.algorithms.schedule import make_schedule
 from refrl.checkpointing import layout, tensors
@@ -147,6 +148,12 @@ def _of_zeros() -> Iterator[WorkedExample]:
     for name, value in (("vocab_chunk", 0), ("row_chunk", 0), ("vocab_chunk", -1), ("keep_bytes", -1)):
         words = f"{name}={value}" + (" must not be negative" if name == "keep_bytes" else "")
         yield refused(words, f"tiles with {name}={value}", _scored, 4, **{name: value})
+    two = torch.zeros(2, 2)
+    yield refused("must both be (B,)", "rewards of two dimensions", advantages.compute_advantages, two, two.long(),
+                  AdvantageConfig())  # fmt: skip
+    for ids in ((1, 7, 9), (7, 9, 1)):
+        yield refused("token id 7 is outside the vocabulary of 6", f"the first of ids {ids}", checked_ids,
+                      torch.tensor(ids), 6)  # fmt: skip
     words = "judge 40% of the completions, which is more than grpo.max_verifier_error_share=0;"
     yield refused(words, "any error of a verifier", stepped, grpo__max_verifier_error_share=0.0)
 

@@ -363,12 +363,14 @@ def _of_saves() -> Iterator[WorkedExample]:
     yield example("no metric", ([(2, None, False), (3, None, True)], timed, noted), saved, tag=None)
 
     def prepared() -> Any:
-        session = made_session(weight_sync=SimpleNamespace(sync=lambda: {"bytes": 3.0}))
+        session = made_session()
+        synced = SimpleNamespace(sync=lambda: (session.noted.append("synced"), {"bytes": 3.0})[1])
+        session.weight_sync = synced
         figures = Session.prepare_for_generation(session)
         return dict(figures), session.noted, sorted(session.timer.take())
 
     phases = ["prepare_for_generation/total", "prepare_for_generation/transfer_and_update_weights"]
-    yield example("what a sync returns", ({"bytes": 3.0}, ["freed", ("synced",)], phases), prepared)
+    yield example("what a sync returns", ({"bytes": 3.0}, ["freed", "synced", ("synced",)], phases), prepared)
     note = grpo.RewardNote
 
     def closing(*steps: Rollouts, environment: Any = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,12 +20,12 @@ from refrl.algorithms.filters import mask_rows
 from refrl.algorithms.losses.policy import policy_loss
 from refrl.algorithms.microbatches import micro_batches_by_tokens
 from refrl.algorithms.ops import compute_logprobs
-from refrl.algorithms.packing import pack_batch
+from refrl.algorithms.packing import compute_logprobs_packed, pack_batch
 from refrl.config import AdvantageConfig
 from refrl.training import grpo, recorder, step_records
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration
-from seatrial.targets.reference.worked.made import PAD, batch, example, rollouts, sample
+from seatrial.targets.reference.worked.made import PAD, batch, example, refused, rollouts, sample
 
 
 def examples() -> Iterator[WorkedExample]:
@@ -45,6 +46,9 @@ def examples() -> Iterator[WorkedExample]:
         yield example(f"where gradients of {dtype} are summed", {torch.float32}, _summed, dtype)
     for given, due in (((None, None), (8, 5)), ((3, None), (3, 5)), ((None, 3), (8, 3)), ((2, 1), (2, 1))):
         yield example(f"the entries and rows of tiles where {given} are given", due, _sizes, *given)
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        for name, score in _SCORES.items():
+            yield refused(f"temperature is {bad}", f"{name} at temperature {bad}", score, temperature=bad)
     for name, call in _CALLS.items():
         yield example(f"what {name} changes of its batch", [], _changed, call)
 
@@ -100,6 +104,24 @@ def _budget(grad: bool) -> int:
     with patch.object(chunked._ChunkedScore, "apply", apply), torch.set_grad_enabled(grad):
         _chunked(torch.ones(4, 4), torch.ones(10, 4), 7)
     return tilings[0].keep_bytes
+
+
+def _packed_scores(**options: float) -> Any:
+    made = batch()
+    packed = pack_batch(made, pack_length=16, pad_token_id=PAD)
+    logits = torch.zeros(*packed.input_ids_PS.shape, 9)
+    return compute_logprobs_packed(logits, packed, made.completion_ids_BT, **options)
+
+
+_SCORES: Mapping[str, Callable[..., Any]] = {
+    "packed rows": _packed_scores,
+    "padded rows": lambda **of: compute_logprobs(
+        torch.zeros(1, 2, 6), torch.tensor([[1]]), torch.tensor([1]), **of
+    ),
+    "rows in tiles": lambda **of: compute_logprobs_chunked(
+        torch.ones(1, 2, 4), torch.ones(6, 4), torch.tensor([[1]]), torch.tensor([1]), **of
+    ),
+}
 
 
 def _sizes(vocab_chunk: int | None, row_chunk: int | None) -> Any:

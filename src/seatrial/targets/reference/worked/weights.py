@@ -190,6 +190,7 @@ def _of_receivers() -> Iterator[WorkedExample]:
         ("of the sync to version 4 there arrived a (2 of 4 elements)", [first, opened, part, _call("commit")]),
         ("a (2 of 4 elements), t (0 of 6 elements)", [opened, part, _call("commit")]),
         ("a (2 of 4 elements)", [first, opened, part, opened, part, _call("commit")]),
+        ("a (2 of 4 elements)", [first, opened, _call("part", "a", 7.0, 8.0, start=2), _call("commit")]),
         ("of sender and generator differ x (on one side only)", [first, based, _call("commit", x="")]),
         ("w (on one side only), x (on one side only), y (on one side only) and 1 more",
          [first, based, _call("commit", z="", y="", x="", w="")]),
@@ -200,6 +201,8 @@ def _of_receivers() -> Iterator[WorkedExample]:
         yield refused(
             words, f"a generator that is sent {[name for name, *_ in calls]}: {words}", _syncs, calls
         )
+    specs = {"a": ((2, 2), "torch.float32"), "t": ((3, 2), "torch.float32")}
+    yield example("the tensors that a generator says it has", specs, _specs)
     for what in ("part", "commit"):
         yield example(f"a generator after a {what} that failed", (3, False), _failed, what)
     for given, words in (
@@ -211,6 +214,10 @@ def _of_receivers() -> Iterator[WorkedExample]:
         for put in (share_tensors, copy_tensors):
             yield example(f"{put.__name__} of {given}", (words, 0.0), _put, put, given, words)
     yield example("a model that shares tensors", (True, [False, False], True, ["tied"]), _shares)
+
+
+def _specs() -> Any:
+    return {name: (one.shape, str(one.dtype)) for name, one in _Received().receiver.specs().items()}
 
 
 def _failed(what: str) -> Any:
@@ -290,6 +297,8 @@ def _of_places() -> Iterator[WorkedExample]:
                 right = [0, 5, 8], kind, [0.0, 7.0, 1.0], True
                 name = f"changes of {dtype}, elsewhere: {elsewhere}, places up to {most}"
                 yield example(name, right, _changed, elsewhere, most, dtype)
+    for dtype in (torch.float64, torch.bfloat16, torch.int8):
+        yield example(f"changes of {dtype} in blocks of three words", [], _in_blocks, dtype)
     # Each tensor begins at a multiple of eight bytes: at 0, 8, 8, 24 and 32.
     tensors = [torch.tensor([1.0, 2.0, 3.0]).bfloat16(), torch.empty(0, 2), torch.arange(9).to(torch.int8),
                torch.tensor(5.0), torch.tensor([[True], [False]])]  # fmt: skip
@@ -302,6 +311,20 @@ def _of_places() -> Iterator[WorkedExample]:
     )
     for dtype, shape in ((torch.float32, (2, 3)), (torch.int8, (6,)), (torch.bfloat16, ())):
         yield example(f"the fingerprint of {dtype} of {shape}", True, _printed, dtype, shape)
+
+
+def _in_blocks(dtype: torch.dtype) -> list[int]:
+    """Return the sizes of tensors, of several blocks and a rest, whose changes are not found at their places."""
+    wrong, stream = [], random.Random(5)
+    with patch.object(changes, "_BLOCK_WORDS", 3):
+        for size in range(1, 70):
+            before = torch.zeros(size, dtype=dtype)
+            due = [place for place in range(size) if stream.random() < stream.choice((0.02, 0.1, 0.8))]
+            now = before.clone()
+            now[due] = 1
+            places, values = changes.changes(now, before)
+            wrong += [size] * (places.tolist() != due or values.tolist() != [1] * len(due))
+    return wrong
 
 
 def _packed(tensors: Sequence[Tensor]) -> Any:
