@@ -106,7 +106,7 @@ def _budget(grad: bool) -> int:
     return tilings[0].keep_bytes
 
 
-def _packed_scores(**options: float) -> Any:
+def _packed_scores(**options: Any) -> Any:
     made = batch()
     packed = pack_batch(made, pack_length=16, pad_token_id=PAD)
     logits = torch.zeros(*packed.input_ids_PS.shape, 9)
