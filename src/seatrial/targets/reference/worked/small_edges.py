@@ -206,7 +206,7 @@ def _of_lines() -> Iterator[WorkedExample]:
     for what, change, right in (
         ("nothing wrong", lambda at: None, []),
         ("no index", lambda at: (at / info).unlink(), [f"{skips}it has no {info}"]),
-        ("two wrong values", _with_info(step="2", seed="x"), [f"{skips}{info}: Input should be a valid integer"]),
+        ("two wrong values", _with_info(step="2", finished="x"), [f"{skips}{info}: Input should be a valid integer"]),
         ("another key", _with_info(more=1), [f"{skips}{info}: Extra inputs are not permitted"]),
         ("a missing key", _with_info(step=None), [f"{skips}{info}: Input should be a valid integer"]),
         ("a later form", _with_info(schema_version=2, digest=""),
