@@ -92,6 +92,7 @@ def _of_masks() -> Iterator[WorkedExample]:
         ({"token": None}, {"token": None}),
         ({"token": False}, {"token": False}),
         ({"token": {"a": "x"}}, {"token": {"a": "x"}}),
+        ({"db_password": {"port": 5}}, {"db_password": {"port": 5}}),
     ):
         yield example(f"{value} without secrets", right, masked, value)
 
