@@ -1,8 +1,9 @@
-"""Worked examples of what builds parts: buffers, replicas and collectors."""
+"""Worked examples of what builds parts: buffers, replicas, collectors, policies and engines."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -10,14 +11,16 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import nn
 
 from refrl.config import GRPORunConfig
 from refrl.errors import TrainingError
 from refrl.timing import Timer
-from refrl.training import asynchronous
+from refrl.training import asynchronous, build, build_generation
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.configuration import configuration, policy_configuration
 from seatrial.targets.reference.worked.made import example, refused
+from seatrial.targets.reference.worked.made_packages import package
 
 ALONGSIDE: Mapping[str, Any] = {
     "grpo.async_grpo.enabled": True,
@@ -29,6 +32,7 @@ def examples() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_buffers()
     yield from _of_collectors()
+    yield from _of_models()
 
 
 def _asynchronous(**options: Any) -> GRPORunConfig:
@@ -275,3 +279,91 @@ def _raised(config: GRPORunConfig) -> None:
     session = _session(noted, worker=SimpleNamespace(generator="own"))
     with _made_parts(noted, [SimpleNamespace(number=7)]), asynchronous.collecting(session, config):
         raise TrainingError("no space")
+
+
+def _of_models() -> Iterator[WorkedExample]:
+    for adapts, reference in ((False, False), (False, True), (True, True), (True, False)):
+        which = ("none", "the model" if adapts else "a copy in torch.bfloat16")[reference]
+        for given in (None, 0.25):
+            due = ["adapted", "optimizer of torch.float32", "compiled torch.bfloat16", which, given or 0.5, 4]
+            name = f"a policy, adapted: {adapts}, with a reference: {reference}, at temperature {given}"
+            yield example(name, due, _policy, adapts, reference, given)
+    for positions, limit in ((None, 64), (32, 32), (99, 64)):
+        right = ["torch.bfloat16", False, False, ("cpu", 64), 6, limit, 77]
+        yield example(f"an engine of Megatron for {positions} positions", right, _megatron, positions)
+    yield example("an engine of vLLM", ("cpu", True), _vllm)
+
+
+def _policy(adapts: bool, with_reference: bool, temperature: float | None) -> Any:
+    """Return how a policy is made: in which order, of which precision, with which reference and temperature."""
+    noted: list[Any] = []
+    model: Any = nn.Linear(2, 2)
+    config = policy_configuration(
+        {
+            "precision": "bfloat16",
+            "compile_layers": True,
+            "generation.temperature": 0.5,
+            "train_global_batch_size": 4,
+        }
+    )
+
+    def optimizer(of: Any, section: Any, *, num_updates: int) -> Any:
+        assert (of, section, num_updates) == (model, config, 7)
+        noted.append(f"optimizer of {of.weight.dtype}")
+
+    def adapters(of: Any, section: Any) -> str | None:
+        noted.append("adapted")
+        return "adapters" if adapts else None
+
+    changes: Mapping[str, Any] = {
+        "load_model": lambda path: model,
+        "make_adapters": adapters,
+        "build_optimizer": optimizer,
+        "compile_layers": lambda of: noted.append(f"compiled {of.weight.dtype}"),
+        "make_scoring": lambda section, of, at: at,
+        "make_auxiliary": lambda section, of, *, num_updates, temperature: (num_updates, temperature),
+        "HFPolicy": Noted,
+    }
+    with patch.multiple(build, **changes):
+        made: Any = build.build_policy(
+            config, "tokenizer", device=torch.device("cpu"), num_updates=7,  # type: ignore[arg-type]
+            with_reference=with_reference, world="world", temperature=temperature,  # type: ignore[arg-type]
+        )  # fmt: skip
+    options, reference = made.options, made.options["reference"]
+    assert made.words == (model, "tokenizer") and not model.training
+    assert options["world"] == "world" and options["adapters"] == ("adapters" if adapts else None)
+    assert options["auxiliary"] == (7, options["scoring"])
+    which = "none" if reference is None else "the model" if reference is model else "a copy"
+    if which == "a copy":
+        assert not any(one.requires_grad for one in reference.parameters()) and model.weight.requires_grad
+        which += f" in {reference.weight.dtype}"
+    return [*noted, which, options["scoring"], options["global_batch_size"]]
+
+
+def _megatron(positions: int | None) -> Any:
+    """Return the model, place, padding, length and load of an engine of Megatron."""
+    model: Any = nn.Linear(2, 2).train()
+    model.config = SimpleNamespace(**({} if positions is None else {"max_position_embeddings": positions}))
+    options = {"precision": "bfloat16", "max_total_sequence_length": 64, "generation.backend": "megatron",
+               "generation.colocated.enabled": False,
+               "generation.delta_compression.delta_load_batch_size_bytes": 77}  # fmt: skip
+    served = package(
+        "served", ServedModel=lambda config, device: (str(device), config.max_total_sequence_length)
+    )
+    with (
+        patch.dict(sys.modules, {"refrl.policy.megatron.served": served}),
+        patch.multiple(build_generation, load_model=lambda path: model, MegatronGenerator=Noted),
+    ):
+        made: Any = build_generation.build_engine(
+            policy_configuration(options), pad_token_id=6, device=torch.device("cpu")
+        )
+    of, place = made.words
+    of_model = [str(of.weight.dtype), of.weight.requires_grad, of.training]
+    return [*of_model, place, *(made.options[name] for name in ("pad_token_id", "limit", "load_batch_bytes"))]
+
+
+def _vllm() -> Any:
+    config = policy_configuration({"generation.backend": "vllm", "generation.colocated.enabled": False})
+    with patch.object(build_generation, "VllmGenerator", Noted):
+        made: Any = build_generation.build_engine(config, pad_token_id=6, device=torch.device("cpu"))
+    return str(made.options["device"]), made.words == (config,)

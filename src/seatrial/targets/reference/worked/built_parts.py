@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -57,7 +57,8 @@ def _of_builders() -> Iterator[WorkedExample]:
         yield example(f"where completions end with {stops}", right, _stops, stops)
     for backend in ("torch", "vllm", "megatron"):
         python = "own" if backend == "vllm" else None
-        yield example(f"the interpreter of an engine of {backend}", (python, True), _interpreter, backend)
+        right = (python, True, "cuda:1", None)
+        yield example(f"the interpreter of an engine of {backend}", right, _interpreter, backend)
     for needed in (True, False):
         right = ["update"] if needed else []
         yield example(f"updates that an observer gets, needed: {needed}", right, _updates, needed)
@@ -115,20 +116,25 @@ def _stops(stops: Sequence[int] | None) -> Any:
 
 
 def _interpreter(backend: str) -> Any:
-    """Return the interpreter of an engine's process, and whether its device is passed on."""
+    """Return the interpreter of an engine's process, whether its link gets its device, and device and padding."""
     linked: list[Any] = []
     generation = SimpleNamespace(
         backend=backend, vllm_cfg=SimpleNamespace(python="own"), weight_transport="messages"
     )
     config: Any = SimpleNamespace(generation=generation)
-    device = torch.device("cpu")
+    device, none = torch.device("cuda:1"), cast(int, None)
     links = {"messages": lambda python, device: linked.append((python, device))}
+
+    def made(config: Any, *, connect: Any, pad_token_id: int, device: Any) -> Any:
+        connect()
+        return str(device), pad_token_id
+
     with (
         patch.object(build_generation, "LINKS", links),
-        patch.object(build_generation, "ProcessGenerator", lambda config, *, connect, **options: connect()),
+        patch.object(build_generation, "ProcessGenerator", made),
     ):
-        build_generation._engine_in_process(config, pad_token_id=0, device=device)
-    return linked[0][0], linked[0][1] is device
+        found: Any = build_generation._engine_in_process(config, pad_token_id=none, device=device)
+    return linked[0][0], linked[0][1] is device, *found
 
 
 def _updates(needed: bool) -> list[Any]:
@@ -228,7 +234,7 @@ def _of_validations() -> Iterator[WorkedExample]:
             "is not a metric of this run", f"checkpoints of GRPO by {name}", _ranked_by, name, False
         )
     for tunes, section in ((False, "grpo"), (True, "sft")):
-        words = f"has none after a step: set {section}.val_period"
+        words = f"has none after a step: set {section}.val_period to a divisor of checkpointing.save_period"
         yield refused(
             words, f"checkpoints by no validation, tuning: {tunes}", _ranked_by, "accuracy", tunes, 0
         )

@@ -72,7 +72,7 @@ class MadePolicy:
         self.facts = dict(facts)
 
 
-class _Part:
+class Counted:
     """A part whose state is a number."""
 
     def __init__(self, number: int = 0) -> None:
@@ -88,7 +88,7 @@ class _Part:
 def checkpointer(
     folder: Path,
     policy: MadePolicy | None = None,
-    parts: Mapping[str, _Part] | None = None,
+    parts: Mapping[str, Counted] | None = None,
     *,
     seed: int = 3,
     data: Sequence[Example] = EXAMPLES,
@@ -99,7 +99,7 @@ def checkpointer(
         checkpoint_dir=str(folder), **{"save_period": 1, "async_save": False, **options}
     )
     facts = RunFacts(run_id="one", seed=seed, examples=data, config={"grpo": {"seed": seed}})
-    chosen = {"prompts": _Part()} if parts is None else parts
+    chosen = {"prompts": Counted()} if parts is None else parts
     return Checkpointer(config, policy or MadePolicy(), chosen, facts=facts, world=ALONE)
 
 
@@ -110,14 +110,14 @@ def _written(folder: Path, in_background: bool) -> None:
 
 
 def _contents(folder: Path) -> Any:
-    saver = checkpointer(folder, MadePolicy(7.0), {"prompts": _Part(4), "rollouts": _Part(9)})
+    saver = checkpointer(folder, MadePolicy(7.0), {"prompts": Counted(4), "rollouts": Counted(9)})
     saver.save(2, 0.5, finished=True)
     saver.close()
     (found,) = whole_checkpoints(folder)
     info = found.info
     facts = (info.step, info.finished, info.run_id, info.metric, info.seed, info.world_size)
     states = (info.policy, info.parts, info.config, len(info.streams), list(info.files) == list(info.digests))
-    policy, parts = MadePolicy(), {"prompts": _Part(), "rollouts": _Part()}
+    policy, parts = MadePolicy(), {"prompts": Counted(), "rollouts": Counted()}
     checkpointer(folder, policy, parts).restore(found)
     return facts, states, (policy.weight, policy.facts, [part.number for part in parts.values()])
 
@@ -190,7 +190,7 @@ def _of_contents() -> Iterator[WorkedExample]:
         "was saved with other parts (['prompts'], now ['rollouts'])",
         "other parts",
         in_folder(_restored),
-        parts={"rollouts": _Part()},
+        parts={"rollouts": Counted()},
     )
     yield example("the same run", None, in_folder(_restored))
     empty = {"a": torch.zeros(3), "b": torch.zeros(2, 2)}
@@ -233,7 +233,7 @@ def _of_contents() -> Iterator[WorkedExample]:
         )
 
 
-def _saved(folder: Path, metrics: Sequence[float | None]) -> Path:
+def saved_with(folder: Path, metrics: Sequence[float | None]) -> Path:
     """Write a checkpoint with each of these metrics, copies of one, and return where they are."""
     root = folder / "kept"
     for step, metric in enumerate(metrics, 1):
@@ -250,7 +250,7 @@ def _saved(folder: Path, metrics: Sequence[float | None]) -> Path:
 
 def _damaged(folder: Path, change: Callable[[Path], None]) -> Any:
     """Return which of three checkpoints are whole and which one is resumed from, after a change of the last one."""
-    root = _saved(folder, [None, None, None])
+    root = saved_with(folder, [None, None, None])
     change(root / "step_3")
     latest = latest_checkpoint(root)
     return [one.info.step for one in whole_checkpoints(root)], latest and latest.info.step
@@ -330,7 +330,7 @@ def _of_directories() -> Iterator[WorkedExample]:
 
 
 def _ten(folder: Path) -> Any:
-    root = _saved(folder, [None] * 10)
+    root = saved_with(folder, [None] * 10)
     for step in (1, *range(3, 9)):
         shutil.rmtree(root / f"step_{step}")
     (root / "step_x").mkdir()
@@ -338,7 +338,7 @@ def _ten(folder: Path) -> Any:
 
 
 def _unfinished(folder: Path) -> Any:
-    root = _saved(folder, [None])
+    root = saved_with(folder, [None])
     for name in (".step_2.abc", ".step_1.removed", "final"):
         (root / name).mkdir()
     remove_unfinished(root)
@@ -373,14 +373,14 @@ def _failed_directory(folder: Path) -> Any:
 
 
 def _final(folder: Path, metrics: Sequence[float | None]) -> Any:
-    root = _saved(folder, metrics)
+    root = saved_with(folder, metrics)
     (root / "final").mkdir(parents=True)
     found = final_directory(CheckpointingConfig(checkpoint_dir=str(root)))
     return found and found.name
 
 
 def _kept(folder: Path, metrics: Sequence[float | None], **options: Any) -> Any:
-    root = _saved(folder, metrics)
+    root = saved_with(folder, metrics)
     chosen = {"metric_name": "val:accuracy", **options}
     remove_superfluous(root, CheckpointingConfig(checkpoint_dir=str(root), save_period=1, **chosen))
     return [one.info.step for one in whole_checkpoints(root)]

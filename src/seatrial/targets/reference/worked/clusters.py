@@ -43,6 +43,9 @@ def of_clusters() -> Iterator[WorkedExample]:
         name = f"a cluster at {given}, with {variable} in the environment"
         yield example(name, there, _joined, given, variable)
     yield example("a cluster that is joined already", ["block", [], True], _joined, is_there=True)
+    for address in (None, "h:1"):
+        name = f"a run that needs no cluster, with one at {address}"
+        yield example(name, ["block", [], True], _joined, address, engine_on="process")
     left = [*own, "block", "shutdown", "ValueError: of the run", [False], True]
     yield example("a run that fails", left, _joined, fails=True)
     for words, address, errors in (
@@ -96,6 +99,7 @@ def _joined(
     fails: bool = False,
     ray: ModuleType | None = NOT_GIVEN,
     refuses: bool = False,
+    engine_on: str = "ray",
 ) -> list[Any]:
     """Return what Ray is asked for, with which of its folders exist then and at the end, and if SIGTERM is kept.
 
@@ -107,6 +111,7 @@ def _joined(
         fails: whether the block raises.
         ray: another module of Ray's name; None: it is not installed.
         refuses: whether what a configuration is refused for is raised, and not what the block raises.
+        engine_on: where the configuration places the engine.
     """
     noted: list[Any] = []
     folders: list[Path] = []
@@ -126,7 +131,7 @@ def _joined(
     environment = {key: value for key, value in os.environ.items() if key != RAY_CLUSTER}
     if variable is not None:
         environment[RAY_CLUSTER] = variable
-    config = _config(address=address, replicas=2)
+    config = _config(address=address, replicas=2, engine_on=engine_on)
     before = signal.getsignal(signal.SIGTERM)
     with (
         patch.dict(os.environ, environment, clear=True),

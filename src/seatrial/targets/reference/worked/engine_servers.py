@@ -13,9 +13,9 @@ from unittest.mock import patch
 import torch
 
 from refrl.generation.base import Completion, SamplingParams
-from refrl.generation.messages import Message
+from refrl.generation.messages import Message, pack_parts
 from refrl.runtime import generator_process
-from refrl.weight_sync.base import Receipt
+from refrl.weight_sync.base import Part, Receipt
 from refrl.weight_sync.broadcast import PeerLostError
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
@@ -124,11 +124,11 @@ class _Engine:
 
     def commit(self, fingerprints: Any) -> Receipt:
         self.noted.append(dict(fingerprints))
-        return Receipt(num_tensors=1, seconds={"load": 0.5}, largest_load_bytes=8)
+        return Receipt(num_tensors=1, seconds={"load": 0.123456789}, largest_load_bytes=8)
 
     def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield "b", torch.ones(2, requires_grad=True)
-        yield "a", torch.zeros(1)
+        yield "a", torch.zeros(1, dtype=torch.int8)
 
 
 def _of_answers() -> Iterator[WorkedExample]:
@@ -142,7 +142,7 @@ def _of_answers() -> Iterator[WorkedExample]:
         )
     for stop in (None, [4, 6]):
         yield example(f"rows of a process, with the end tokens {stop}", [], _sampled, stop)
-    committed = {"num_tensors": 1, "seconds": {"load": 0.5}, "largest_load_bytes": 8, "version": 4}
+    committed = {"num_tensors": 1, "seconds": {"load": 0.123456789}, "largest_load_bytes": 8, "version": 4}
     yield example(
         "what a commit answers",
         ("committed", committed, [{"a": "x"}]),
@@ -150,8 +150,17 @@ def _of_answers() -> Iterator[WorkedExample]:
         "commit",
         {"fingerprints": {"a": "x"}},
     )
+    yield example("a process that joins broadcasts", _JOINED, _joins)
+    parts = pack_parts([Part("w", torch.ones(2), 3), Part("v", torch.ones(1), indices_N=torch.tensor([4]))])
     yield example(
-        "the weights of a process", ("weights", {"names": ["b", "a"]}, [[1.0, 1.0], [0.0]]), _weights
+        "weights in parts that a process takes",
+        ("received", {}, [["w", "v"]]),
+        lambda: _answer("receive", parts.fields, parts.tensors),
+    )
+    yield example(
+        "the weights of a process",
+        ("weights", {"names": ["b", "a"]}, [[1.0, 1.0], [0]], ["torch.float32", "torch.int8"]),
+        _weights,
     )
 
 
@@ -211,13 +220,45 @@ def _sampled(stop: list[int] | None) -> list[str]:
     return [name for name, holds in found.items() if not holds()]
 
 
-def _answer(kind: str, fields: Mapping[str, Any]) -> Any:
+_JOINED: Sequence[Any] = [
+    ("ended at", {"port": 5}), ("joined", {}), ("whole", "taken"), ("committed", 4), ("ended at", {"port": 6}),
+    ("joined", {}),
+]  # fmt: skip
+"""What a process does that is asked to join, for a commit by broadcast, and to join again."""
+
+
+def _joins() -> list[Any]:
+    """Return what is answered to broadcasts, and what their end is asked for."""
+    noted: list[Any] = []
+
+    def end(fields: Mapping[str, Any]) -> Any:
+        def whole(message: Message) -> Message:
+            noted.append(("whole", message.fields["as"]))
+            return Message("commit", {"fingerprints": {}})
+
+        noted.append(("ended at", fields))
+        return SimpleNamespace(whole=whole)
+
+    server, _ = _server()
+    with patch.object(generator_process, "BroadcastEnd", end):
+        for message in (
+            Message("join", {"port": 5}),
+            Message("broadcast", {"as": "taken"}),
+            Message("join", {"port": 6}),
+        ):
+            answer = server.answer(message)
+            noted.append((answer.kind, answer.fields.get("version", dict(answer.fields))))
+    return noted
+
+
+def _answer(kind: str, fields: Mapping[str, Any], tensors: Sequence[torch.Tensor] = ()) -> Any:
     server, engine = _server()
-    answer = server.answer(Message(kind, fields))
+    answer = server.answer(Message(kind, fields, list(tensors)))
     return answer.kind, dict(answer.fields), engine.noted
 
 
 def _weights() -> Any:
     answer = _server()[0].answer(Message("weights"))
     assert not any(tensor.requires_grad for tensor in answer.tensors)
-    return answer.kind, dict(answer.fields), [tensor.tolist() for tensor in answer.tensors]
+    kinds = [str(tensor.dtype) for tensor in answer.tensors]
+    return answer.kind, dict(answer.fields), [tensor.tolist() for tensor in answer.tensors], kinds

@@ -25,6 +25,7 @@ from seatrial.targets.reference.worked.kernels import of_kernels
 from seatrial.targets.reference.worked.made import batch, for_all
 
 KINDS = ("ppo_clip", "gspo", "cispo")
+NO_KL = {"reference_policy_kl_penalty": 0.0}
 STEP = 1e-6
 """Half of the difference of two log-probabilities from which a gradient is taken, in float64."""
 
@@ -98,6 +99,8 @@ def _loss_of_row(
             loss *= (
                 weight if config.importance_sampling_min <= weight <= config.importance_sampling_max else 0.0
             )
+        if config.entropy_coefficient:
+            loss -= config.entropy_coefficient * rows["entropy"][place]
         if config.kl_in == "loss":
             reference, kind = rows["reference"][place], config.reference_policy_kl_type
             kl = _kl(kind, now, reference)
@@ -116,6 +119,7 @@ def _losses(kind: str, stream: random.Random) -> bool:
     """The share of a loss and its gradient at every token; 0 where nothing was sampled, also next to NaN."""
     reduction = "sequence" if kind == "gspo" else stream.choice(("token", "sequence", "fixed_length"))
     sampling, gradient = stream.choice(("none", "truncated", "masked")), stream.choice(("estimator", "k2"))
+    in_reward, coefficient = stream.random() < 0.25, stream.choice((0.0, 0.25))
     options: dict[str, Any] = {
         "kind": kind,
         "reduction": reduction,
@@ -128,9 +132,12 @@ def _losses(kind: str, stream: random.Random) -> bool:
         **({"importance_sampling_min": 0.75} if sampling == "masked" else {}),
         "reference_policy_kl_penalty": 0.5,
         "reference_policy_kl_type": stream.choice(("k1", "k2", "k3")),
-        "reference_policy_kl_gradient": gradient,
-        "reference_policy_kl_importance_sampling": gradient == "estimator" and stream.random() < 0.5,
+        "kl_in": "reward" if in_reward else "loss",
+        "entropy_coefficient": coefficient,
     }
+    if not in_reward:
+        options["reference_policy_kl_gradient"] = gradient
+        options["reference_policy_kl_importance_sampling"] = gradient == "estimator" and stream.random() < 0.5
     config = LossConfig.model_validate(options)
     made = batch()
     mask = made.mask_BT.bool()
@@ -138,7 +145,7 @@ def _losses(kind: str, stream: random.Random) -> bool:
         name: torch.tensor(
             [[-2 * stream.random() for _ in row] for row in mask.tolist()], dtype=torch.float64
         )
-        for name in ("current", "old", "sampled", "reference")
+        for name in ("current", "old", "sampled", "reference", "entropy")
     }
     for tensor in values.values():
         tensor[~mask] = math.nan
@@ -152,30 +159,66 @@ def _losses(kind: str, stream: random.Random) -> bool:
     )
     tokens, seqs = 11.0, 4.0  # of the whole step: more than this micro-batch has
 
-    def share(row: int, rows: Mapping[str, Sequence[float]], at: Sequence[float]) -> float:
-        losses = _loss_of_row(rows, at, advantages[row], config)
+    def share(
+        row: int, rows: Mapping[str, Sequence[float]], at: Sequence[float], of: LossConfig = config
+    ) -> float:
+        losses = _loss_of_row(rows, at, advantages[row], of)
         divisor = {"token": tokens, "sequence": len(at) * seqs, "fixed_length": 5 * seqs}[config.reduction]
         return sum(losses) / divisor
 
     current = values["current"].clone().requires_grad_()
-    loss, metrics = policy_loss(current, made, config, global_valid_tokens=tokens, global_valid_seqs=seqs)
+    given = values["entropy"].clone().requires_grad_() if coefficient or stream.random() < 0.5 else None
+    counts: dict[str, Any] = {"global_valid_tokens": tokens, "global_valid_seqs": seqs}
+    loss, metrics = policy_loss(current, made, config, **counts, entropy_BT=given)
     loss.backward()  # type: ignore[no-untyped-call]
     assert current.grad is not None
-    right, slope = 0.0, torch.zeros_like(values["current"])
+    right, slope, kl = 0.0, torch.zeros_like(values["current"]), 0.0
+    plain = LossConfig.model_validate({**options, "kl_in": "loss"})
     for row in range(made.num_rows):
         places = mask[row].nonzero().flatten().tolist()
         rows = {name: [float(tensor[row, place]) for place in places] for name, tensor in values.items()}
         here = rows["current"]
         right += share(row, rows, here)
+        kl += share(row, rows, here, plain) - share(row, rows, here, plain.model_copy(update=NO_KL))
         for number, place in enumerate(places):
             up, down = list(here), list(here)
             up[number] += STEP
             down[number] -= STEP
             slope[row, place] = (share(row, rows, up) - share(row, rows, down)) / (2 * STEP)
     return (
-        _close([float(loss), float(metrics["loss"])], [right, right])
+        _close([float(loss.detach()), float(metrics["loss"])], [right, right])
         and _close(current.grad.flatten().tolist(), slope.flatten().tolist(), 1e-5)
         and float(metrics["num_valid_samples"]) == float(mask.any(1).sum())
+        and _close([float(metrics["kl_penalty"]) * 0.5], [kl])
+        and ("entropy" in metrics) == (given is not None)
+        and _entropy_is_right(metrics, given, mask, coefficient, tokens, reduction, seqs)
+    )
+
+
+def _entropy_is_right(
+    metrics: Mapping[str, Any],
+    given: torch.Tensor | None,
+    mask: torch.Tensor,
+    coefficient: float,
+    tokens: float,
+    reduction: str,
+    seqs: float,
+) -> bool:
+    """Return whether the mean entropy of tokens is logged, and each token's is weighed in the loss as others are."""
+    if given is None:
+        return True
+    weights: Mapping[str, Any] = {
+        "token": 1 / tokens,
+        "sequence": 1 / (mask.sum(1, keepdim=True) * seqs),
+        "fixed_length": 1 / (5 * seqs),
+    }
+    due = torch.where(
+        mask, -coefficient * weights[reduction] * torch.ones(mask.shape, dtype=torch.float64), 0.0
+    )
+    slopes = torch.zeros_like(due) if given.grad is None else given.grad
+    mean = float(given.detach()[mask].sum()) / tokens
+    return _close([float(metrics["entropy"])], [mean]) and _close(
+        slopes.flatten().tolist(), due.flatten().tolist()
     )
 
 
@@ -253,7 +296,7 @@ def _chunked(dtype: torch.dtype, stream: random.Random) -> bool:
 
 PROPERTIES: Mapping[str, tuple[Callable[[random.Random], bool], int]] = {
     "advantages are those of their groups": (_advantages, 40),
-    **{f"{kind} and its gradient are those of the tokens": (partial(_losses, kind), 20) for kind in KINDS},
+    **{f"{kind} and its gradient are those of the tokens": (partial(_losses, kind), 15) for kind in KINDS},
     "penalties are sums over what was sampled": (_penalties, 6),
     "mismatches of sampler and trainer": (_mismatches, 3),
     **{

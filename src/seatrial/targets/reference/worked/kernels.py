@@ -6,13 +6,15 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from refrl.algorithms import chunked
+from refrl.algorithms.ops import compute_logprobs
 from refrl.generation.base import SamplingParams
 from refrl.generation.lean_norms import Norm
 from refrl.generation.lean_rotary import Rotary
@@ -104,6 +106,15 @@ def of_kernels() -> Iterator[WorkedExample]:
         name = f"tiles of logits at temperature {temperature}"
         yield example(name, [], _wrong, temperature, torch.float32, 1e-5)
     yield example("tiles of logits in bfloat16", [], _wrong, 0.5, torch.bfloat16, 1e-2)
+    for temperature, keep in ((0.5, 0), (2.0, 99)):
+        name = f"scores and gradients through kernels at temperature {temperature}, of which {keep} bytes are kept"
+        yield example(name, [True] * 4, _scored, temperature, keep)
+    for is_cuda, is_filtered, dtype, is_fused in (
+        *((True, False, dtype, True) for dtype in (torch.float32, torch.bfloat16, torch.float16)),
+        (False, False, torch.float32, False), (True, True, torch.float32, False), (True, False, torch.float64, False),
+    ):  # fmt: skip
+        what = f"kernels for {dtype}, on a GPU: {is_cuda}, with a filter of sampling: {is_filtered}"
+        yield example(what, is_fused, _is_fused, is_cuda, is_filtered, dtype)
 
 
 def of_token_steps() -> Iterator[WorkedExample]:
@@ -169,6 +180,40 @@ def _wrong(temperature: float, dtype: torch.dtype, tolerance: float) -> list[str
         if found[name].dtype != types[name]
         or not torch.allclose(found[name].double(), right.detach(), rtol=tolerance, atol=tolerance)
     ]
+
+
+def _scored(temperature: float, keep_bytes: int) -> list[bool]:
+    """Return which of log-probabilities, entropies and two gradients are those of whole rows."""
+    ids, lens = torch.tensor([[0, 7, 10], [4, 4, 9]]), torch.tensor([1, 2])
+    mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
+    options: Any = {"temperature": temperature, "mask_BT": mask}
+    tiled = {**options, "vocab_chunk": 6, "row_chunk": 2, "keep_bytes": keep_bytes}
+    stream = torch.Generator().manual_seed(3)
+    hidden, head = (
+        torch.randn(shape, generator=stream, requires_grad=True) for shape in ((2, 4, 3), (11, 3))
+    )
+    found = []
+    with (
+        imported_with(made_triton(), ["refrl.algorithms.chunked_triton"]) as (kernels,),
+        patch.object(chunked, "_fused_kernels", lambda hidden, support: kernels),
+    ):
+        for scores in (
+            compute_logprobs(hidden @ head.T, ids, lens, **options),
+            chunked.compute_logprobs_chunked(hidden, head, ids, lens, **tiled),
+        ):
+            sums = scores[0].square().sum() + 3 * scores[1].square().sum()
+            found.append((*scores, *torch.autograd.grad(sums, (hidden, head))))
+    return [torch.allclose(one, other, atol=1e-4) for one, other in zip(*found, strict=True)]
+
+
+def _is_fused(is_cuda: bool, is_filtered: bool, dtype: torch.dtype) -> bool:
+    """Return whether a tile is left to kernels."""
+    hidden, support = (
+        SimpleNamespace(is_cuda=is_cuda, dtype=dtype),
+        SimpleNamespace() if is_filtered else None,
+    )
+    with imported_with(made_triton(), ["refrl.algorithms.chunked_triton"]) as (kernels,):
+        return chunked._fused_kernels(cast(Any, hidden), cast(Any, support)) is kernels
 
 
 def _differing(step: Callable[[Any, random.Random], Sequence[Tensor]]) -> list[int]:

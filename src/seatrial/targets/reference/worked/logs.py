@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +18,14 @@ from unittest.mock import patch
 import torch
 
 from refrl import distributed, lifeline, logging, media
+from refrl.checkpointing.attempts import _frames
 from refrl.config.run import ClusterConfig, LoggerConfig
-from refrl.directories import new_directory
+from refrl.directories import naming, new_directory
 from refrl.distributed import DivergenceError, World
 from refrl.logging import RunLogger
 from refrl.masking import MASK, masked
+from refrl.streams import random_stream
+from refrl.timing import Timer
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example
 
@@ -54,6 +59,12 @@ def examples() -> Iterator[WorkedExample]:
     yield example("a file that is written whole", (".x.json.tmp", "old", ["x.json"]), _in_folder(_replaced))
     facts = {"config": {"url": f"https://{MASK}@h/x"}, "argv": ["refrl", f"hf_token={MASK}"], "seed": 3}
     yield example("facts of a run with secrets", facts, _in_folder(_facts))
+    yield example("the file of a log, event by event", _EVENTS, _in_folder(_events))
+    for seed, purpose, step in ((4, "validation", 0), (0, "prompts", 17)):
+        name = f"the stream of seed {seed} for {purpose} at step {step}"
+        yield example(name, _seed_of(seed, purpose, step), lambda *given: random_stream(*given).initial_seed(),
+                      seed, purpose, step)  # fmt: skip
+    yield example("blocks that keep an interrupt to themselves", [], _in_folder(_swallowed))
     yield example("the floats of an image", ("float32", True, [1.5, -2.0]), _image)
     for num in (1, 2):
         yield example(f"a run of {num} processes watches its launcher", 1, _joined, num)
@@ -81,6 +92,7 @@ def _of_masks() -> Iterator[WorkedExample]:
         ({"token": None}, {"token": None}),
         ({"token": False}, {"token": False}),
         ({"token": {"a": "x"}}, {"token": {"a": "x"}}),
+        ({"db_password": {"port": 5}}, {"db_password": {"port": 5}}),
     ):
         yield example(f"{value} without secrets", right, masked, value)
 
@@ -149,6 +161,65 @@ def _facts(folder: Path) -> Mapping[str, Any]:
         logger.log_run_info(config, 3, "cpu")
     found = json.loads((folder / "run_info.json").read_text())
     return {name: found[name] for name in ("config", "argv", "seed")}
+
+
+_EVENTS = (
+    "events.out.tfevents.1234.500000",
+    [("brain.Event:2", 0, []), ("", 3, [("a/x", 0.5), ("a/y", -1.0)]), ("", 4, [("b/x", 2.0)])],
+    {1234.5},
+)
+"""How the name of an event file begins, its events with their versions, steps and scalars, and their times."""
+
+
+def _events(folder: Path) -> Any:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    clock = patch.object(logging, "time", SimpleNamespace(time=lambda: 1234.5))
+    with clock, RunLogger(LoggerConfig(log_dir=str(folder))) as logger:
+        logger.log({"x": 0.5, "y": -1.0}, 3, "a")
+        logger.log({}, 9, "none")
+        logger.log({"x": 2.0}, 4, "b")
+    (path,) = (folder / "tensorboard").iterdir()
+    events = [Event.FromString(frame[12:-4]) for frame in _frames(path.read_bytes())]
+    assert path.name.endswith(f".{socket.gethostname()}.{os.getpid()}")
+    found = [
+        (one.file_version, one.step, [(value.tag, value.simple_value) for value in one.summary.value])
+        for one in events
+    ]
+    return path.name[: len(_EVENTS[0])], found, {one.wall_time for one in events}
+
+
+def _seed_of(seed: int, purpose: str, step: int) -> int:
+    """Return the seed of a stream: runs that are resumed by a later version draw the same."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{step}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") // 2
+
+
+def _swallowed(folder: Path) -> list[str]:
+    """Return the context managers whose block is interrupted and that continue as if it were not."""
+    alone, two = ClusterConfig(device="cpu"), ClusterConfig(num_processes=2, device="cpu")
+    started = {"WORLD_SIZE": "2", "RANK": "1", lifeline.TORCHRUN: "x"}
+    blocks: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
+        "a phase": lambda: Timer().time("a"),
+        "a file": lambda: naming(folder),
+        "a folder": lambda: new_directory(folder / "made"),
+        "a log": lambda: RunLogger(LoggerConfig(log_dir=str(folder / "log"))),
+        "one process": lambda: distributed.join(alone),
+        "a rank": lambda: distributed.join(two),
+    }
+    raised = []
+    with ExitStack() as stack:
+        stack.enter_context(patch("torch.distributed.init_process_group", lambda *words, **more: None))
+        stack.enter_context(patch("torch.distributed.destroy_process_group", lambda: None))
+        stack.enter_context(patch.object(distributed, "watch_lifeline", lambda: None))
+        for name, block in blocks.items():
+            stack.enter_context(patch.dict(os.environ, started if name == "a rank" else {}))
+            try:
+                with block():
+                    raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raised.append(name)
+    return [name for name in blocks if name not in raised]
 
 
 def _image() -> Any:

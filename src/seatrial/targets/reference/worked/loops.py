@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from refrl.training import build, grpo, sft
 from refrl.training.session import Observer
+from refrl.training.steps import Steps
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import configuration, tuning_configuration
 from seatrial.targets.reference.worked.made import example, refused
@@ -115,6 +116,7 @@ def _looped(tunes: bool, *, resumed: int = 0, reached: int | None = None, **opti
         return 0.9 if step == reached else 0.1
 
     with ExitStack() as stack:
+        stack.enter_context(patch.object(Steps, "export", lambda steps: noted.append(("exported",))))
         for name, made in (
             ("open_session", opened),
             ("collecting", opened),
@@ -125,6 +127,7 @@ def _looped(tunes: bool, *, resumed: int = 0, reached: int | None = None, **opti
             if hasattr(module, name):
                 stack.enter_context(patch.object(module, name, made))
         (sft.run_sft if tunes else grpo.run_grpo)(config)
+    assert noted.pop() == ("exported",)
     return [(what, *rest) for what, *rest in noted]
 
 

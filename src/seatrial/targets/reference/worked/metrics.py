@@ -255,6 +255,7 @@ def _of_logs() -> Iterator[WorkedExample]:
                 "train/late": [(2, 0.0)],
                 "validation/loss": [(1, 3.0)],
             },
+            "parts": ["{", ' "trainer": 7,', ' "generation/0": 3', "}", ""],
             "rows": '{"text": "\\u2028", "n": 1}\n{"n": 2}\n',
         },
         _logged,
@@ -286,6 +287,9 @@ def _logged() -> dict[str, Any]:
         found["on disk"] = {
             tag: list(zip(of.steps.tolist(), of.values.tolist(), strict=True)) for tag, of in series.items()
         }
+        with RunLogger(LoggerConfig(log_dir=f"{folder}/log"), continues=True) as logger:
+            logger.log_parts({"trainer": 7, "generation/0": 3})
+        found["parts"] = (Path(folder) / "log" / "parts.json").read_text(encoding="utf-8").split("\n")
         found["rows"] = (Path(folder) / "log" / "made_step2.jsonl").read_text(encoding="utf-8")
     return found
 

@@ -29,7 +29,7 @@ def of_placements() -> Iterator[WorkedExample]:
         yield refused(
             words, f"{num} ranks with {gpus} GPUs each in too small a cluster", _reserved, num, gpus
         )
-    yield refused("4 CPUs and 2 GPUs of it are free", "a full cluster", _reserved, 2, 1, False)
+    yield refused("3 CPUs and 1 GPUs of it are free", "a full cluster", _reserved, 2, 1, False)
     for gpus in (0, 1):
         started = {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": "SPREAD", "max_restarts": 0}
         engine = {"actor": {**started, "groups": {"control": 1}}, "node": (5, "here", True)}
@@ -111,7 +111,7 @@ def _reserved(num: int, gpus: int, is_free: bool = True) -> Any:
     )  # fmt: skip
     ray = package(
         "ray", exceptions=errors, util=util, remote=remote,
-        cluster_resources=resources, available_resources=resources,
+        cluster_resources=resources, available_resources=lambda: {"CPU": 3.0, "GPU": 1.0},
     )  # fmt: skip
     made = {one.__name__: one for one in (ray, errors, util, strategies)}
     with imported_with(made, MODULES) as (ranks,):

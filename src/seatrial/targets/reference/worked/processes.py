@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from queue import SimpleQueue
@@ -71,7 +72,8 @@ def _of_shares() -> Iterator[WorkedExample]:
         local_rank=1,
     )
     cores = os.cpu_count() or 1
-    yield example("threads of ranks", (str(cores), "1"), lambda: (threads(1), threads(cores + 1)))
+    for num, due in ((1, str(cores)), (cores + 1, "1")):
+        yield example(f"threads of {num} ranks", due, threads, num)
     yield example(
         "what starts ranks",
         [False, True],
@@ -89,7 +91,7 @@ def _of_ends() -> Iterator[WorkedExample]:
     ):
         yield example(f"how {status} is worded", right, lambda of=status: Ended(of, "").how)
     yield example("a rank's folder, variables and words", (0, True, "y\n", "z"), _one_rank)
-    yield example("a rank's long errors", 9000, _long_errors)
+    yield example("a rank's long errors", 2**16 + 9, _long_errors)
     yield example("all ranks get SIGTERM", [-signal.SIGTERM] * 2, _two_ended)
 
 
@@ -132,7 +134,7 @@ def _of_parents() -> Iterator[WorkedExample]:
         own = {lifeline.LIFELINE: str(reading)}
         with patch.dict(os.environ, own), patch.object(os, "_exit", ends.put):
             lifeline.watch_lifeline()
-            before = ends.empty()
+            before = ends.empty() and os.environ[lifeline.LIFELINE] == str(reading)
             os.close(writing)
             status = ends.get(timeout=5)
         os.close(reading)
@@ -171,7 +173,7 @@ def _one_rank() -> Any:
 
 
 def _long_errors() -> int:
-    rank = _rank(0, "import sys; sys.stderr.write('z' * 9000)")
+    rank = _rank(0, "import sys; sys.stderr.write('z' * (2**16 + 9))")
     ended = rank.wait()
     rank.finish()
     return len(ended.errors)
@@ -201,8 +203,27 @@ class _MadeRank:
         self._noted.append(("finished", self.number))
 
 
-def _launched(ends: Sequence[Ended]) -> Any:
-    """Return what a launch of made ranks raises or prints, and what each was started with."""
+def _says(ended: Ended, right: str) -> bool:
+    return right in _launched([Ended(0, ""), ended])[0]
+
+
+def _threads(own: str | None) -> list[str]:
+    """Return the threads that two ranks are started with."""
+    found: list[str] = []
+
+    def start(number: int, command: Any, environment: Mapping[str, str], *, stdout: int | None) -> Any:
+        found.append(environment["OMP_NUM_THREADS"])
+        return _MadeRank(number, Ended(0, ""), [])
+
+    others = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    given = {} if own is None else {"OMP_NUM_THREADS": own}
+    with patch.dict(os.environ, {**others, **given}, clear=True):
+        launch(["grpo"], ClusterConfig(num_processes=2), start=start, command=["refrl"])
+    return found
+
+
+def _launched(ends: Sequence[Ended], last: int = 1) -> Any:
+    """Return what a launch of made ranks raises, what each was started with, and the last lines that it prints."""
     noted: list[Any] = []
 
     def start(
@@ -220,19 +241,25 @@ def _launched(ends: Sequence[Ended]) -> Any:
         how = f"{type(error).__name__}: {error}"
     finally:
         sys.stderr = errors
-    return how, noted, written.text.splitlines()[-1:]
+    return how, noted, written.text.splitlines()[-last:]
 
 
 def _warns(ranks: int, processors: int) -> bool:
     """Return whether a launch says that there are more ranks than processors."""
+    places: list[str] = []
+    folders: set[Path] = set()
     affinity = patch.object(os, "sched_getaffinity", lambda number: set(range(processors)), create=True)
+
+    def start(number: int, command: Any, own: Mapping[str, str], *, stdout: int | None) -> Any:
+        places.append(own["LOCAL_RANK"])
+        folders.add(Path(own["REFRL_RENDEZVOUS"].removeprefix("file://")).parent)
+        return _MadeRank(number, Ended(0, ""), [])
+
     with affinity, redirect_stderr(StringIO()) as written:
-        launch(
-            ["grpo"],
-            ClusterConfig(num_processes=ranks),
-            start=lambda number, *words, stdout: _MadeRank(number, Ended(0, ""), []),
-            command=["refrl"],
-        )
+        launch(["grpo"], ClusterConfig(num_processes=ranks), start=start, command=["refrl"])
+    assert places == [str(number) for number in range(ranks)]
+    (folder,) = folders
+    assert folder.name.startswith("refrl-") and not folder.exists()  # one of this run's own, which is removed
     return f"={ranks} is more than the {processors} processors" in written.getvalue()
 
 
@@ -277,6 +304,22 @@ def _of_launches() -> Iterator[WorkedExample]:
             ranks > processors,
             lambda ranks=ranks, processors=processors: _warns(ranks, processors),
         )
+    elsewhere = Ended(3, "note\nrefrl grpo: x", "host")
+    for ended, right in (
+        (elsewhere, "RankError: rank 1 on host ended with exit status 3, and the others were stopped: x"),
+        (
+            replace(elsewhere, status=None),
+            "RankError: rank 1 on host was lost with its actor, and the others were",
+        ),
+        (replace(elsewhere, status=2), "ConfigError: x (rank 1 on host)"),
+        (replace(elsewhere, errors="refrl sft: x"), "stopped: refrl sft: x"),
+    ):
+        yield example(f"a rank on another host: {ended.how}, {ended.errors}", True, _says, ended, right)
+    for errors, lines in (("a\nb\n", ["a", "b"]), ("a\n", []), ("", [])):
+        name = f"what is printed of the errors {errors!r} of a rank that fails"
+        yield example(name, lines, lambda of=errors: _launched([Ended(1, of)], 2)[2])
+    for own, due in (("7", "7"), (None, threads(2))):
+        yield example(f"threads of two ranks where the user sets {own}", [due] * 2, _threads, own)
     native = "[W1126 02:09:25.896250867 ProcessGroupNCCL.cpp:1575] Warning: not left"
     yield example(
         "a warning after the error",
@@ -353,8 +396,4 @@ def _of_engines() -> Iterator[WorkedExample]:
             f"an error {name}", ("error", {"error": name, "message": "why"}, noted), _asked, kind("why")
         )
     yield refused("", "an error of its own", _asked, AssertionError("why"))
-    yield example(
-        "nothing to abort before it is opened",
-        None,
-        _not_opened,
-    )
+    yield example("nothing to abort before it is opened", None, _not_opened)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -14,10 +16,10 @@ from torch import Tensor, nn
 
 from refrl import distributed
 from refrl.config import ClusterConfig, ConfigError
-from refrl.distributed import World
+from refrl.distributed import World, groups_of_processes, leave_groups
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.clusters import of_clusters
-from seatrial.targets.reference.worked.made import example
+from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.made_ranks import by_rank
 from seatrial.targets.reference.worked.placements import of_placements
 from seatrial.targets.reference.worked.rank_actors import of_rank_actors
@@ -96,6 +98,12 @@ def _of_worlds() -> Iterator[WorkedExample]:
         [[[3.0, 4.0], [5.0, 7.0], None, [1.0, 2.0]]] * 2,
         lambda: _patched(distributed, "BUCKET_BYTES", 1, lambda: _summed(2)),
     )
+    sizes = [1, 1, 1, 3, 1]
+    yield example("gradients in buckets of 8 bytes", [[1, 1], [1], [3], [1]], _bucketed, sizes)
+    placed = {"by": "inline", "ranks": [{"node": socket.gethostname(), "pid": os.getpid()}] * 2}
+    yield example(
+        "where two ranks are", [placed] * 2, _world, 2, lambda world, rank: distributed.placement(world)
+    )
     yield example("ranks that agree", [None, None], _agreed, [(1.5, 3.0), (1.5, 3.0)])
     yield example("ranks that agree on NaN", [None, None], _agreed, [(math.nan, 3.0), (math.nan, 3.0)])
     for name, values in (("norm", (1.25, 3.0)), ("weight", (1.5, 4.0)), ("sign of a weight", (1.5, -3.0))):
@@ -106,6 +114,14 @@ def _of_worlds() -> Iterator[WorkedExample]:
                 "DivergenceError: after an update rank 2 has gradient norm"
             ),
         )
+
+
+def _bucketed(sizes: Sequence[int]) -> list[list[int]]:
+    with patch.object(distributed, "BUCKET_BYTES", 8):
+        return [
+            [len(one) for one in bucket]
+            for bucket in distributed._buckets([torch.zeros(size) for size in sizes])
+        ]
 
 
 def _gathered(world: World, rank: int) -> Any:
@@ -144,6 +160,11 @@ def _joined(environment: Mapping[str, str], number: int, *, fails: bool = False,
     return noted, printed.strip()
 
 
+def _backend(environment: Mapping[str, str], has_cuda: bool, device: str) -> str:
+    with patch("torch.cuda.is_available", lambda: has_cuda):
+        return str(_joined(environment, 2, device=device)[0][0][0])
+
+
 def _of_joins() -> Iterator[WorkedExample]:
     started = {"REFRL_RENDEZVOUS": "file:///there", "WORLD_SIZE": "2"}
 
@@ -163,6 +184,11 @@ def _of_joins() -> Iterator[WorkedExample]:
         2,
         fails=True,
     )
+    for has_cuda, device, backend in (
+        (True, "auto", "cpu:gloo,cuda:nccl"), (True, "cpu", "gloo"), (False, "auto", "gloo"),
+    ):  # fmt: skip
+        name = f"the backend of ranks on {device}, with GPUs: {has_cuda}"
+        yield example(name, backend, _backend, {**started, "RANK": "0"}, has_cuda, device)
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1"}
     meets = {"rank": 1, "world_size": 2, "init_method": "env://"}
     yield example("a rank of torchrun", ([("gloo", meets), (1, 2), "left"], ""), _joined, torchrun, 2)
@@ -182,7 +208,21 @@ def _of_joins() -> Iterator[WorkedExample]:
             except ConfigError as error:
                 return str(error).partition(":")[0]
 
+    for words, given, number in (
+        ("2 processes were started and cluster.num_processes=1: start them with", started, 1),
+        ("1 processes were started and cluster.num_processes=2", {}, 2),
+        ("or with torchrun --nproc-per-node=3", torchrun, 3),
+    ):
+        yield refused(words, f"ranks of {given} for {number}", _joined, {**given, "RANK": "0"}, number)
+    meeting = {"MASTER_ADDR": "host", "MASTER_PORT": "77"}
+    for where, given in (("file:///there", started), ("host:77", {**torchrun, **meeting})):
+        words = f"the ranks cannot meet at {where}: no port; if another process has the port"
+        yield refused(words, f"ranks that cannot meet at {where}", _apart, {**given, "RANK": "0"})
+    for has_cuda, left in ((False, ["b"]), (True, [])):
+        yield example(f"groups that are given up, with GPUs: {has_cuda}", left, _left, has_cuda)
     second = {**started, "RANK": "3", "LOCAL_RANK": "1"}
+    none = "cluster.device=cuda, and torch finds no CUDA device; use cluster.device=cpu"
+    yield example("no device where one is wanted", none, place, second, 0, "cuda")
     yield example("the device of a rank", ("cuda:1", [1, False]), place, second, 2)
     yield example("the device of a run", ("cuda:0", [0, False]), place, {"LOCAL_RANK": "1"}, 2)
     yield example("no device", ("cpu", []), place, second, 0)
@@ -192,3 +232,28 @@ def _of_joins() -> Iterator[WorkedExample]:
     yield example(
         "a device that is shared", ("cuda:0", [0, False]), place, {**second, distributed.SHARING: "1"}, 1
     )
+
+
+def _apart(environment: Mapping[str, str]) -> None:
+    """Join ranks that do not find one another."""
+    error = torch.distributed.DistNetworkError("no\n  port")
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, environment))
+        stack.enter_context(patch("torch.distributed.init_process_group", side_effect=error))
+        if "REFRL_RENDEZVOUS" not in environment:
+            os.environ.pop("REFRL_RENDEZVOUS", None)
+        stack.enter_context(distributed.join(ClusterConfig(num_processes=2, device="cpu")))
+
+
+def _left(has_cuda: bool) -> list[str]:
+    """Return which groups are given up of `b`, which is there, and `c`, which is not; `a` is another's."""
+    left: list[str] = []
+    world = SimpleNamespace(pg_map={"a": 1, "b": 2})
+    with (
+        patch.object(torch.distributed.distributed_c10d, "_world", world),
+        patch("torch.cuda.is_available", lambda: has_cuda),
+        patch("torch.distributed.destroy_process_group", left.append),
+    ):
+        assert sorted(map(str, groups_of_processes())) == ["a", "b"]
+        leave_groups(iter(cast(Any, ["b", "c"])))
+    return left

@@ -89,7 +89,8 @@ def _of_rates() -> Iterator[WorkedExample]:
             (multiplied, 2, 32, 4 * multiplied, 256),
             lambda more=more: astuple(_cost_of("llama", **more)),
         )
-    yield example("a model with experts has no cost", None, lambda: _cost_of("qwen3_moe", num_experts=4))
+    for kind, experts in (("qwen3_moe", "num_experts"), ("mixtral", "num_local_experts")):
+        yield example(f"{kind} has experts, and no cost", None, _cost_of, kind, **{experts: 4})
     yield example(
         "a model in bfloat16",
         (2 * multiplied, 128),
@@ -114,6 +115,7 @@ def _of_rates() -> Iterator[WorkedExample]:
     yield example("a device without known peaks", {}, lambda: _on("NVIDIA T4", cost))
     yield example("seconds add up until they are taken", ({"a": 3.0, "b": 0.5}, {"a": 4.0}, {}), _timed)
     yield example("a block that raises is timed", (["a"], True), _raising_block)
+    yield example("blocks that are timed, one within another", {"a": 4.5, "b": 1.0}, _blocks)
 
 
 def _cost_of(kind: str, **more: Any) -> Any:
@@ -138,6 +140,17 @@ def _timed() -> Any:
     first = timer.take()
     timer.add("a", 4.0)
     return first, timer.take(), timer.take()
+
+
+def _blocks() -> Any:
+    """Return the seconds of a phase of two blocks, of 3.5 s with another phase within, and of 1 s."""
+    timer, clock = Timer(), iter((10.0, 11.5, 12.5, 13.5, 20.0, 21.0))
+    with patch("refrl.timing.time", SimpleNamespace(perf_counter=lambda: next(clock))):
+        with timer.time("a"), timer.time("b"):
+            pass
+        with timer.time("a"):
+            pass
+    return timer.take()
 
 
 def _raising_block() -> Any:

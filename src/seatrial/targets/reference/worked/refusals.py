@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,6 +62,27 @@ class Endless(Scaled):
         return super().advantages(rewards, index_B) / 0
 
 
+class OfOneRow(Weighed):
+    """A loss that has the values of one row alone."""
+
+    def surrogate(self, inputs: TokenInputs) -> Surrogate:
+        """See `TokenLoss`."""
+        whole = super().surrogate(inputs)
+        return Surrogate(whole.loss_BT[:1], whole.ratio_BT, whole.clamped_ratio_BT)
+
+
+SEEN: list[TokenInputs] = []
+
+
+class Looking(Weighed):
+    """A loss that keeps what it is given."""
+
+    def surrogate(self, inputs: TokenInputs) -> Surrogate:
+        """See `TokenLoss`."""
+        SEEN[:] = [inputs]
+        return super().surrogate(inputs)
+
+
 class OfRows(Weighed):
     """A loss that has one value a row."""
 
@@ -83,6 +105,10 @@ def _of_rows() -> Iterator[WorkedExample]:
     }
     for words, options in of_one.items():
         yield refused(words, f"a row: {words}", _made, **options)
+    for num in (1, 3):
+        bad = replace(sample([1], [2, 3]), sampling_logprobs=(-0.5,) * num)
+        words = f"row 0: {num} log-probabilities for 2 tokens"
+        yield refused(words, f"a row: {words}", make_batch, [bad], pad_token_id=PAD)
     yield example("kept ids of a tool's words", 1, lambda: len(_made(**TOOL).input_ids_BS))
     yield refused(
         "padding_side is 'top'",
@@ -137,6 +163,16 @@ def _loss(config: Mapping[str, Any], width: int = 3, **changed: Any) -> Any:
     )
 
 
+def _inputs() -> list[bool]:
+    """Return whether a loss gets each of its inputs, with zeros where nothing was sampled."""
+    made = batch()
+    _loss({"kind": f"{CUSTOM}:Looking"}, old_logprobs_BT=torch.full((3, 3), -3.0))
+    (seen,) = SEEN
+    due = (torch.zeros(3, 3), -3.0 * made.mask_BT, made.sampling_logprobs_BT * made.mask_BT,
+           torch.tensor([[1.0], [0.5], [-1.0]]), made.mask_BT)  # fmt: skip
+    return [torch.equal(own, right) for own, right in zip(seen, due, strict=True)]
+
+
 def _of_losses() -> Iterator[WorkedExample]:
     with_kl = {"reference_policy_kl_penalty": 0.1}
     cases: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
@@ -146,15 +182,23 @@ def _of_losses() -> Iterator[WorkedExample]:
         "and mask (3, 4)": ({}, {"mask_BT": torch.ones(3, 4)}),
         "advantages (2,) must be one per row, (3,)": ({}, {"advantages_B": torch.zeros(2)}),
         "advantages (3, 3) must be one per row": ({}, {"advantages_B": torch.zeros(3, 3)}),
-        "needs batch.advantages_B": ({}, {"advantages_B": None}),
-        "needs batch.old_logprobs_BT": ({}, {"old_logprobs_BT": None}),
-        "needs batch.ref_logprobs_BT": (with_kl, {"ref_logprobs_BT": None}),
-        "needs entropy_BT": ({"entropy_coefficient": 0.1}, {}),
+        "needs batch.advantages_B: compute advantages first": ({}, {"advantages_B": None}),
+        "needs batch.old_logprobs_BT: score the batch before the first update": (
+            {},
+            {"old_logprobs_BT": None},
+        ),
+        "needs batch.ref_logprobs_BT: reference_policy_kl_penalty=0 does without": (
+            with_kl,
+            {"ref_logprobs_BT": None},
+        ),
+        "needs entropy_BT: compute_logprobs returns it": ({"entropy_coefficient": 0.1}, {}),
         "gave a loss of shape (3,)": ({"kind": f"{CUSTOM}:OfRows"}, {}),
+        "gave a loss of shape (1, 3)": ({"kind": f"{CUSTOM}:OfOneRow"}, {}),
         "ratio_clip_c has no effect with loss_fn.kind=cispo": ({"kind": "cispo", "ratio_clip_c": 3.0}, {}),
     }
     for words, (config, changed) in cases.items():
         yield refused(words, f"a loss: {words}", _loss, config, **changed)
+    yield example("what a loss may look at", [True] * 5, _inputs)
     pair = [torch.zeros(1)] * 4
     for beta, smoothing in ((0.0, 0.0), (-0.1, 0.0), (float("nan"), 0.0), (0.1, 0.5), (0.1, -0.1)):
         yield refused(

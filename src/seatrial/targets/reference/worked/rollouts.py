@@ -280,6 +280,17 @@ def _of_masks() -> Iterator[WorkedExample]:
         zero_variance_filter=True,
         overlong_filtering=True,
     )
+    unsampled = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    yield example(
+        "a row without sampled tokens that no filter excludes",
+        ([False] * 3, {"num_overlong_filtered": 0.0}),
+        lambda: mask_filtered(
+            replace(batch(), mask_BT=unsampled),
+            rollouts().rows([0, 2, 0]),
+            configuration({"grpo.overlong_filtering": True}).grpo,
+            1,
+        )[1:],
+    )
     yield example("filters that leave nothing", "TrainingError", _nothing_left)
     options = {
         "loss_fn.reference_policy_kl_penalty": 0.5,

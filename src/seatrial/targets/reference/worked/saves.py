@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 from pathlib import Path
@@ -22,8 +23,14 @@ from refrl.config import CheckpointingConfig
 from refrl.distributed import ALONE, World
 from refrl.masking import MASK
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.checkpoints import EXAMPLES, MadePolicy, checkpointer, in_folder
+from seatrial.targets.reference.worked.checkpoints import (
+    EXAMPLES,
+    MadePolicy,
+    checkpointer,
+    in_folder,
+)
 from seatrial.targets.reference.worked.made import example, refused
+from seatrial.targets.reference.worked.resumes import of_resumes
 from seatrial.targets.reference.worked.steps import quietly
 
 
@@ -39,6 +46,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_times()
     yield from _of_ranks()
     yield from _of_folders()
+    yield from of_resumes()
     for better in (True, False):
         yield example(f"checkpoints by metric, higher is better: {better}", [], _badly_ranked, better)
     secret = [f"resuming with a changed option: url was 'https://{MASK}@h/a', is 'https://{MASK}@h/b'"]
@@ -97,7 +105,9 @@ def _changed(folder: Path) -> list[str]:
 def _of_ranks() -> Iterator[WorkedExample]:
     right: Any
     yield example(
-        "what a rank does for a checkpoint that another writes", (["weight"], []), in_folder(_other_rank)
+        "what a rank does for a checkpoint that another writes",
+        (["weight", "bias"], []),
+        in_folder(_other_rank),
     )
     for rank, num, right in ((0, 1, [0]), (1, 1, []), (1, 2, [1]), (2, 2, [])):
         name = f"the streams of rank {rank} from a checkpoint of {num} ranks"
@@ -119,6 +129,8 @@ def _made(folder: Path, world: World) -> Checkpointer:
 def _other_rank(folder: Path) -> Any:
     """Return the tensors that a second rank gathers for the first, and what it writes."""
     policy = MadePolicy(3.0)
+    state = {**policy.state_tensors(), "bias": torch.zeros(1)}
+    policy.state_tensors = lambda: state  # type: ignore[method-assign]
     saver = _made(folder, _Rank(1, 2))
     saver._policy = policy
     gathered: list[str] = []
@@ -160,6 +172,13 @@ def _of_folders() -> Iterator[WorkedExample]:
     yield example("a removed checkpoint next to what was left of one", [], in_folder(_removed))
     full = "OSError: cannot write"
     yield example("tensors on a full disk", full, in_folder(_full))
+    yield example("tensors of any type and order that come back", [], in_folder(_typed))
+    yield example("files that have no digest, or not their own", [], in_folder(_undigested))
+    for in_background in (True, False):
+        name = f"what saves leave, in the background: {in_background}"
+        yield example(name, (["step_3"], True), in_folder(_left), in_background)
+    yield example("the place of an error that names none", "step_2", in_folder(_unnamed))
+    yield example("warnings that a resume hides from then on", 0, in_folder(_hidden))
     yield example("the folder of an export three levels down", True, in_folder(_deep))
     yield refused("no permission", "an export where nothing may be written", in_folder(_locked))
     yield refused("final exists", "an export next to half a checkpoint", in_folder(_half_final))
@@ -206,6 +225,73 @@ def _full(folder: Path) -> str:
         except OSError as error:
             return f"{type(error).__name__}: {error}".partition(f" {folder}")[0]
     return ""
+
+
+def _typed(folder: Path) -> list[str]:
+    """Return the tensors that differ, in type or value, once they are written and read."""
+    whole = torch.tensor([[1.0, -0.0], [torch.nan, torch.inf]], dtype=torch.float64)
+    kinds = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    given = {str(kind): whole.to(kind).T for kind in kinds}
+    given |= {
+        "long": torch.tensor([2**62 + 1]),
+        "bool": torch.tensor([True, False]),
+        "number": torch.tensor(0.5),
+    }
+    tensors.write_tensors(given, folder / "policy")
+    found = {name: torch.zeros_like(tensor) for name, tensor in given.items()}
+    tensors.read_tensors(folder / "policy", found)
+    return [
+        name
+        for name, own in found.items()
+        if repr(own) != repr(given[name]) or own.dtype != given[name].dtype
+    ]
+
+
+def _undigested(folder: Path) -> list[str]:
+    """Return the files of a checkpoint, one of them of 2 MiB, whose digest is not that of what they hold."""
+
+    def write(tensors: Any, policy: Path) -> None:
+        policy.mkdir()
+        for name, size in (("none", 0), ("some", 9), ("large", 2**21)):
+            (policy / name).write_bytes(bytes(size))
+
+    with patch.object(saving, "write_tensors", write):
+        _made(folder, ALONE).save(2, None)
+    (found,) = layout.whole_checkpoints(folder)
+    names = ("none", "some", "large")
+    due = {f"policy/{name}": layout.file_digest(found.directory / "policy" / name) for name in names}
+    return sorted(name for name, _ in found.info.digests.items() ^ due.items())
+
+
+def _left(folder: Path, in_background: bool) -> Any:
+    """Return which of three checkpoints are left of which one is kept, and whether it has what was saved last."""
+    policy = MadePolicy()
+    saver = checkpointer(folder, policy, async_save=in_background, keep_top_k=1)
+    for step in (1, 2, 3):
+        policy.weight.fill_(step)
+        saver.save(step, None)
+    saver.close()
+    restored = MadePolicy()
+    (found,) = layout.whole_checkpoints(folder)
+    checkpointer(folder, restored).restore(found)
+    return [path.name for path in folder.iterdir()], restored.weight.tolist() == [3.0] * 3
+
+
+def _unnamed(folder: Path) -> str:
+    with patch.object(saving, "write_tensors", side_effect=OSError(28, "No space left")):
+        try:
+            _made(folder, ALONE).save(2, None)
+        except OSError as error:
+            return Path(error.filename or "").name
+    return ""
+
+
+def _hidden(folder: Path) -> int:
+    """Return how many more filters of warnings there are after tensors were read."""
+    tensors.write_tensors({"a": torch.ones(1)}, folder / "policy")
+    before = len(warnings.filters)
+    tensors.read_tensors(folder / "policy", {"a": torch.zeros(1)})
+    return len(warnings.filters) - before
 
 
 def _deep(folder: Path) -> bool:

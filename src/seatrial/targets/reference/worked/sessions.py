@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -83,13 +83,15 @@ def _parts(
         with _opened(config, events, **(more or {})) as session:
             made = _scored(session)
             found["validation"] = len(session.validation)
+            splits = make_splits(config.data)
+            found["first"] = [*session.validation] == [*splits.validation[: len(session.validation)]]
             found["train"] = len(session.train_examples)
             found["first rate"] = session.policy.train(made, sft.answer_loss)["lr"]
             found["reference"] = session.policy.reference_logprobs(made) is not None
             found["final"] = None if session.final is None else session.final.name
             found["metric"] = session.checkpoint_metric
             found["ends at"] = sorted(session.sampling.stop_token_ids)[:2]
-            found["sampling"] = (session.sampling.temperature, session.sampling.max_new_tokens)
+            found["sampling"] = astuple(session.sampling)[:4]
             found["worker"] = session.worker.tokenizer is session.tokenizer
             session.save(1, finished=False)
 
@@ -131,7 +133,8 @@ def _of_opened() -> Iterator[WorkedExample]:
         "printed": [],
         "final": "final",
     }
-    common |= {"noted": [("started", 0), "ended"], "sampling": (0.7, 7), "ends at": [1, 17], "worker": True}
+    common |= {"noted": [("started", 0), "ended"], "sampling": (7, 0.7, 1.0, None), "ends at": [1, 17]}
+    common |= {"worker": True, "first": True}
     names = (*common, "validation", "seed", "logged", "saved", "options", "reference")
 
     def due(seed: int, num_validated: int, reference: bool) -> dict[str, Any]:
@@ -153,16 +156,10 @@ def _of_opened() -> Iterator[WorkedExample]:
         grpo__max_val_samples=2,
         more={"with_reference": True},
     )
-    yield example(
-        "parts of fine-tuning",
-        due(4, 1, False),
-        _of(names),
-        tunes=True,
-        sft__seed=4,
-        sft__max_val_samples=1,
-    )
-    for name, options, key, right in _SINGLE:
-        yield example(name, {key: right}, _of((key,)), **options)
+    tuning: Any = {"tunes": True, "sft__seed": 4, "sft__max_val_samples": 1}
+    yield example("parts of fine-tuning", due(4, 1, False), _of(names), **tuning)
+    for name, options, facts in _CHOSEN:
+        yield example(name, facts, _of(tuple(facts)), **options)
     for name, (call, right) in _during().items():
         yield example(name, right, in_folder(call))
     yield refused("stop_token_ids", "an end id beyond the vocabulary", _of(()), **_ENDS_AT)
@@ -174,27 +171,26 @@ def _of_opened() -> Iterator[WorkedExample]:
 
 
 _ENDS_AT: Mapping[str, Any] = {"policy__generation__stop_token_ids": (259,)}
-_SINGLE: Sequence[tuple[str, Mapping[str, Any], str, Any]] = (
-    ("every held-out prompt", {"grpo__max_val_samples": 9}, "validation", 3),
-    ("no export", {"checkpointing__enabled": False}, "final", None),
+_RANKS: Mapping[str, Any] = {"checkpointing__metric_name": "val:accuracy", "grpo__val_period": 1}
+_SAMPLES = {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "stop_token_ids": (200, 3)}
+_CHOSEN: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = (
     (
-        "the metric that ranks",
-        {"checkpointing__metric_name": "val:accuracy", "grpo__val_period": 1},
-        "metric",
-        "validation/accuracy",
+        "what a session has of the options",
+        {**_RANKS, "grpo__max_val_samples": 9, **{f"policy__generation__{key}": of for key, of in _SAMPLES.items()}},
+        {"validation": 3, "metric": "validation/accuracy", "sampling": (7, 0.5, 0.25, 3), "ends at": [3, 200]},
     ),
-    ("no metric that ranks", {}, "metric", None),
+    (
+        "what it has where little is chosen",
+        {"checkpointing__enabled": False, "policy__generation__stop_token_ids": None},
+        {"final": None, "metric": None, "ends at": [258]},
+    ),
     (
         "state of asynchronous rollouts",
         {"grpo__async_grpo__enabled": True, "policy__generation__colocated__enabled": False},
-        "saved",
-        (1, 0, ["rollouts"], True),
+        {"saved": (1, 0, ["rollouts"], True)},
     ),
-    ("the sampling of the options", {"policy__generation__temperature": 0.5}, "sampling", (0.5, 7)),
-    ("end ids of the options", {"policy__generation__stop_token_ids": (200, 3)}, "ends at", [3, 200]),
-    ("end ids of the model", {"policy__generation__stop_token_ids": None}, "ends at", [258]),
-)
-"""By name: options, and one fact of the session."""
+)  # fmt: skip
+"""By name: options, and facts of the session."""
 
 
 def _session(folder: Path, call: Any, *, more: Mapping[str, Any] | None = None, **options: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from io import StringIO
@@ -284,6 +285,26 @@ def _of_logs() -> Iterator[WorkedExample]:
     for after, right in ((3, [0, 1, 2]), (1, [0, 1]), (0, [0]), (-1, [])):
         files = [str(step) for step in range(after + 1)]
         yield example(f"a log cut after step {after}", (right, files, True), cut, after)
+    for after in (9, 1):
+        name = f"the file of a log cut after step {after}"
+        yield example(name, (after == 9, 1), in_folder(_cut_whole), after)
+
+
+def _cut_whole(folder: Path, after: int) -> Any:
+    """Return whether the file of a log of two steps is the same as before, and how many there are.
+
+    A file that is cut is another one with the name of the first, so that none is ever seen half-written.
+    """
+    writer = EventWriter(folder / "tensorboard")
+    for step in (1, 2):
+        writer.write({"a": 0.5}, step)
+    writer.close()
+    (path,) = (folder / "tensorboard").iterdir()
+    with path.open("rb") as held:  # keeps the number of the file from being used again
+        cut_log(folder, after)
+        return held.fileno() >= 0 and os.fstat(held.fileno()).st_ino == path.stat().st_ino, len(
+            list((folder / "tensorboard").iterdir())
+        )
 
 
 class _Noting(Observer):
@@ -342,12 +363,14 @@ def _of_saves() -> Iterator[WorkedExample]:
     yield example("no metric", ([(2, None, False), (3, None, True)], timed, noted), saved, tag=None)
 
     def prepared() -> Any:
-        session = made_session(weight_sync=SimpleNamespace(sync=lambda: {"bytes": 3.0}))
+        session = made_session()
+        synced = SimpleNamespace(sync=lambda: (session.noted.append("synced"), {"bytes": 3.0})[1])
+        session.weight_sync = synced
         figures = Session.prepare_for_generation(session)
         return dict(figures), session.noted, sorted(session.timer.take())
 
     phases = ["prepare_for_generation/total", "prepare_for_generation/transfer_and_update_weights"]
-    yield example("what a sync returns", ({"bytes": 3.0}, ["freed", ("synced",)], phases), prepared)
+    yield example("what a sync returns", ({"bytes": 3.0}, ["freed", "synced", ("synced",)], phases), prepared)
     note = grpo.RewardNote
 
     def closing(*steps: Rollouts, environment: Any = None) -> str:

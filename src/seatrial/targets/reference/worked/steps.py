@@ -260,9 +260,9 @@ class _Source:
 
     def consume(self, step: int, train: Callable[[Rollouts], Any]) -> Any:
         fates = [GroupFate(9, 5, "stale", 0, step), GroupFate(10, 5, "trained", 1, step)]
-        collected = Collected(
-            self.rows, self.rows.examples[::2], {"synced": 3.0}, discarded=self.rows.rows([2]), fates=fates
-        )
+        counts = {"synced": 3.0, "reward": 9.0}  # the reward that is logged is that of the rows
+        discarded = self.rows.rows([2])
+        collected = Collected(self.rows, self.rows.examples[::2], counts, discarded=discarded, fates=fates)
         return collected, train(self.rows)
 
     def trained(self, step: int) -> None:
@@ -308,6 +308,18 @@ def _of_grpo() -> Iterator[WorkedExample]:
             ("source", step),
         ]
 
+    def padding() -> Any:
+        session, found = made_session(), []
+
+        def note(made: Batch) -> torch.Tensor:
+            found.append(sorted({*made.input_ids_BS[made.attention_mask_BS == 0].tolist()}))
+            return torch.zeros_like(made.mask_BT)
+
+        session.policy.logprobs = note
+        grpo.update_policy(session, options_of(), 1, rollouts())
+        return found == [[session.tokenizer.pad_token_id]]
+
+    yield example("a step pads with the tokenizer's own id", True, padding)
     yield example("two steps in order", [*events(7), *events(8)], order)
 
     def logged() -> Any:

@@ -1,21 +1,31 @@
-"""Worked examples of precision and memory: sums in wide types, tiles of logits that are kept, rows that are cut."""
+"""Worked examples of precision and memory: sums in wide types, tiles of logits, rows that are cut, inputs that stay."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 
-from refrl.algorithms import chunked
+from refrl.algorithms import chunked, metrics
 from refrl.algorithms.advantages import compute_advantages
-from refrl.algorithms.batching import make_batch
+from refrl.algorithms.batching import Batch, make_batch
 from refrl.algorithms.chunked import Tiling, compute_logprobs_chunked
+from refrl.algorithms.filters import mask_rows
+from refrl.algorithms.losses.policy import policy_loss
+from refrl.algorithms.microbatches import micro_batches_by_tokens
+from refrl.algorithms.ops import compute_logprobs
+from refrl.algorithms.packing import compute_logprobs_packed, pack_batch
 from refrl.config import AdvantageConfig
+from refrl.training import grpo, recorder, step_records
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.made import PAD, example, sample
+from seatrial.targets.reference.configuration import configuration
+from seatrial.targets.reference.worked.made import PAD, batch, example, refused, rollouts, sample
 
 
 def examples() -> Iterator[WorkedExample]:
@@ -34,6 +44,13 @@ def examples() -> Iterator[WorkedExample]:
         yield example(f"the budget with gradients: {grad}", 7 if grad else 0, _budget, grad)
     for dtype in (torch.bfloat16, torch.float32):
         yield example(f"where gradients of {dtype} are summed", {torch.float32}, _summed, dtype)
+    for given, due in (((None, None), (8, 5)), ((3, None), (3, 5)), ((None, 3), (8, 3)), ((2, 1), (2, 1))):
+        yield example(f"the entries and rows of tiles where {given} are given", due, _sizes, *given)
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        for name, score in _SCORES.items():
+            yield refused(f"temperature is {bad}", f"{name} at temperature {bad}", score, temperature=bad)
+    for name, call in _CALLS.items():
+        yield example(f"what {name} changes of its batch", [], _changed, call)
 
 
 def _advantages(estimator: str, rewards: Sequence[float]) -> bool:
@@ -87,6 +104,97 @@ def _budget(grad: bool) -> int:
     with patch.object(chunked._ChunkedScore, "apply", apply), torch.set_grad_enabled(grad):
         _chunked(torch.ones(4, 4), torch.ones(10, 4), 7)
     return tilings[0].keep_bytes
+
+
+def _packed_scores(**options: Any) -> Any:
+    made = batch()
+    packed = pack_batch(made, pack_length=16, pad_token_id=PAD)
+    logits = torch.zeros(*packed.input_ids_PS.shape, 9)
+    return compute_logprobs_packed(logits, packed, made.completion_ids_BT, **options)
+
+
+_SCORES: Mapping[str, Callable[..., Any]] = {
+    "packed rows": _packed_scores,
+    "padded rows": lambda **of: compute_logprobs(
+        torch.zeros(1, 2, 6), torch.tensor([[1]]), torch.tensor([1]), **of
+    ),
+    "rows in tiles": lambda **of: compute_logprobs_chunked(
+        torch.ones(1, 2, 4), torch.ones(6, 4), torch.tensor([[1]]), torch.tensor([1]), **of
+    ),
+}
+
+
+def _sizes(vocab_chunk: int | None, row_chunk: int | None) -> Any:
+    """Return entries and rows of a tile, of which a CPU has 8 and 5 by default."""
+    tilings: list[Tiling] = []
+
+    def apply(hidden: Any, head: Any, ids: Any, tiling: Tiling, support: Any) -> Any:
+        tilings.append(tiling)
+        return torch.zeros(3), torch.zeros(3)
+
+    with (
+        patch.object(chunked._ChunkedScore, "apply", apply),
+        patch.multiple(chunked, HOST_CHUNKS=(8, 5), DEVICE_CHUNKS=(99, 98)),
+    ):
+        ids, lens = torch.tensor([[1, 2, 9]]), torch.tensor([1])
+        options: Any = {"vocab_chunk": vocab_chunk, "row_chunk": row_chunk}
+        compute_logprobs_chunked(torch.ones(1, 4, 4), torch.ones(10, 4), ids, lens, **options)
+    return tilings[0].vocab_chunk, tilings[0].row_chunk
+
+
+def _configured(**options: Any) -> Any:
+    return configuration({name.replace("__", "."): value for name, value in options.items()})
+
+
+_CALLS: Mapping[str, Callable[[Batch], Any]] = {
+    "rollout_advantages": lambda made: grpo.rollout_advantages(
+        made, _configured(loss_fn__kl_in="reward", loss_fn__reference_policy_kl_penalty=0.5)
+    ),
+    "mask_filtered": lambda made: grpo.mask_filtered(
+        made,
+        rollouts().rows([0, 1, 2]),
+        _configured(grpo__zero_variance_filter=True, grpo__overlong_filtering=True).grpo,
+        1,
+    ),
+    "mask_rows": lambda made: mask_rows(made, torch.tensor([1, 0, 0])),
+    "policy_loss": lambda made: policy_loss(
+        torch.zeros(3, 3), made, _configured().loss_fn, global_valid_tokens=5.0, global_valid_seqs=3.0
+    ),
+    "pack_batch": lambda made: pack_batch(made, pack_length=9, pad_token_id=0),
+    "micro_batches_by_tokens": lambda made: [
+        part.mask_BT.zero_() for part in micro_batches_by_tokens(made, 7)
+    ],
+    "compute_logprobs": lambda made: compute_logprobs(
+        torch.zeros(3, 6, 9), made.completion_ids_BT, made.prompt_lens_B, mask_BT=made.mask_BT
+    ),
+    "advantage_metrics": step_records.advantage_metrics,
+    "baseline_metrics": lambda made: step_records.baseline_metrics(made.rewards_B, made.group_ids_B),
+    "ratio_metrics": lambda made: metrics.ratio_metrics(
+        made.sampling_logprobs_BT, made.mask_BT, made.mask_BT, 5.0
+    ),
+    "recorded_rows": lambda made: recorder.recorded_rows(rollouts().rows([0, 1, 2]), made),
+    "the sequence of completions": lambda made: made.at_positions(made.mask_BT),
+}
+"""Calls with a batch, by their name; none may write into it."""
+
+
+def _changed(call: Callable[[Batch], Any]) -> list[str]:
+    """Return the tensors of a batch that a call changes, or replaces."""
+    made = batch()
+    made = replace(
+        made,
+        old_logprobs_BT=made.sampling_logprobs_BT - 1,
+        ref_logprobs_BT=made.sampling_logprobs_BT - 2,
+        advantages_B=torch.tensor([0.5, -0.5, 0.25]),
+    )
+    before, held = copy.deepcopy(vars(made)), dict(vars(made))
+    call(made)
+    return [
+        name
+        for name, value in vars(made).items()
+        if held[name] is not value
+        or (isinstance(value, torch.Tensor) and not torch.equal(value, before[name]))
+    ]
 
 
 def _summed(dtype: torch.dtype) -> set[torch.dtype]:

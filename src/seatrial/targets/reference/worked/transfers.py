@@ -189,28 +189,36 @@ class _Counting(Receiver):
 
 def _transfers(stream: random.Random) -> bool:
     """Every sync brings the weights bit for bit, in messages of the configured size, and reports what it sent."""
-    dtype = stream.choice((torch.float32, torch.bfloat16))
-    shapes = {"a": (7,), "b": (3, 5), "c": (1,), "d": (40,)}
-    source = _Source({name: made_tensor(stream, shape, dtype) for name, shape in shapes.items()})
-    own = {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
+    shapes = {"a": (7,), "b": (3, 5), "c": (1,), "d": (40,), "e": (), "f": (0, 2), "n": (3,)}
+    kinds = dict.fromkeys(shapes, stream.choice((torch.float32, torch.bfloat16))) | {"n": torch.int64}
+    source = _Source({name: made_tensor(stream, shape, kinds[name]) for name, shape in shapes.items()})
+    own = {name: torch.zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()}
     receiver = _Counting(lambda: iter(own.items()), load_batch_bytes=stream.choice((1, 24, 999)))
     receiver.sizes = []
     enabled, interval = stream.random() < 0.7, stream.randint(1, 3)
-    delta = DeltaCompressionConfig(enabled=enabled, sparse_bucket_size_bytes=40, full_sync_interval=interval)
+    sent: Any = stream.choice((None, "bfloat16")) if enabled else None
+    delta = DeltaCompressionConfig(
+        enabled=enabled, sparse_bucket_size_bytes=40, full_sync_interval=interval, dtype=sent
+    )
     sync = TransferredWeights(source, receiver, delta=delta, bucket_bytes=56, timer=Timer())
     since_full, most = 0, 40 if enabled else 56
     for step in range(6):
         if step:
             receiver.sizes = []
             changed = {name for name in shapes if stream.random() < 0.5} if step != 4 else set()
-            for name in changed:
-                source.weights[name] = source.weights[name].clone()
-                source.weights[name].view(-1)[stream.randrange(math.prod(shapes[name])) :: 9] += 0.5
+            for name in changed - {"f"}:
+                now = source.weights[name].clone(memory_format=torch.contiguous_format)
+                now.view(-1)[stream.randrange(math.prod(shapes[name])) :: 9] += 2 if name == "n" else 0.5
+                # The elements of a matrix at times lie in another order.
+                source.weights[name] = now.T.contiguous().T if now.ndim == 2 and step % 2 else now
             source.version += stream.randrange(1, 3)
         report = sync.sync()
         full = not step or not enabled or since_full + 1 >= interval
         since_full = 0 if full else since_full + 1
-        whole = sum(tensor.nbytes for tensor in source.weights.values())
+        whole = sum(
+            tensor.numel() * (2 if sent and tensor.is_floating_point() else tensor.itemsize)
+            for tensor in source.weights.values()
+        )
         if not (
             all(torch.equal(own[name], source.weights[name]) for name in shapes)
             and receiver.weight_version == source.version

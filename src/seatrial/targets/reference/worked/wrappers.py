@@ -158,6 +158,7 @@ def _of_ends() -> Iterator[WorkedExample]:
     yield example("a folder that is filled", (["f"], True, 0o755), in_folder(_filled))
     yield example("a folder that fails", ("ValueError", []), in_folder(_broken_folder))
     yield example("an error without a name", ("No space", "there"), _named, OSError(28, "No space"))
+    yield example("an error without a number", (None, None), _named, OSError("full"))
     yield example("an error with a name", ("No file", "own"), _named, OSError(2, "No file", "own"))
 
 
