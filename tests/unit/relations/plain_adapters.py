@@ -44,7 +44,7 @@ class PlainAdapted:
         """Add an adapter that starts as the base."""
         generator = torch.Generator().manual_seed(self.seed + len(self.adapters))
         kept = torch.bfloat16 if self.fault == "half" and self.dtype != torch.float32 else torch.float32
-        a = torch.randn(rank, WIDTH, generator=generator).to(kept)
+        a = torch.randn(rank, WIDTH, generator=generator).to(kept) * (self.fault != "both start at zero")
         b = torch.full((VOCAB, rank), 0.5 if self.fault == "start" else 0.0)
         if self.fault == "shared factors" and self.adapters:
             a = self.adapters["first"]["A"]

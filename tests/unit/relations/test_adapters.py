@@ -72,6 +72,7 @@ SUMS = "R29.combined/"
         ("combining moves the base", {f"{SUMS}the given ones stay"}),
         ("a bias trains", {"R29.trained/nothing else trains"}),
         ("dead", {"R29.trained/every tensor has a gradient"}),
+        ("both start at zero", {"R29.trained/every tensor has a gradient"}),
         ("checkpointing", {"R29.trained/gradient checkpointing"}),
         ("half is saved", {"R29.saved/loaded equals saved", "R29.saved/the second adapter of two"}),
         ("saves the first", {"R29.saved/the second adapter of two"}),
@@ -227,6 +228,11 @@ def test_closed_forms_of_worked_examples() -> None:
     assert adapted_weights({"k": torch.zeros(2, 1, 2)}, [kernel])["k"].tolist() == [[[3.0, 3.0]]] * 2
     places = {"places": torch.tensor([[0], [1]]), "values": torch.tensor([4.0]).double()}
     assert change("places", places, (2, 2)).tolist() == [[0.0, 4.0], [0.0, 0.0]]
+    # Haar's wavelet: an average, and a difference of rows.
+    for column, due in ((0, [[2.0, 2.0], [2.0, 2.0]]), (1, [[2.0, 2.0], [-2.0, -2.0]])):
+        wave = {"places": torch.tensor([[0], [column]]), "values": torch.tensor([4.0]).double()}
+        made = change("wavelets", {**wave, "low": torch.tensor([0.5, 0.5]).double()}, (2, 2))
+        assert torch.allclose(made, torch.tensor(due).double())
     # A kernel of two numbers in one block, by the number of inputs.
     assert change("circulant", {"kernel": torch.tensor([[[2.0, 6.0]]])}, (2, 2)).tolist() == [[1, 3], [3, 1]]
     with pytest.raises(ValueError, match="no closed form"):

@@ -99,6 +99,7 @@ class WeightUpdate:
         "places",
         "normalised",
         "circulant",
+        "wavelets",
     ]
     factors: Mapping[str, Tensor]
     scaling: float = 1.0

@@ -100,7 +100,7 @@ def _spec_of(plain: type[PeftAdapters], given: Mapping[str, Any], trait: Trait) 
     if given.get("bias", "none") != "none":
         more.append("bias")
         changed["disables_all"] = False
-    if given.get("init_weights", True) is False:
+    if given.get("init_weights", True) in (False, "uniform"):
         changed["starts_as_base"] = False
         changed["rescales_dropout"] = None  # what is added is too large for layers to add up
     if "embed_tokens" in (given.get("target_modules") or ()):
