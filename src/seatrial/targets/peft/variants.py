@@ -54,7 +54,6 @@ TAKES: Mapping[str, str] = {
 """Types by the variants that they take."""
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "adalora": {
-        "orthogonal": {"orth_reg_weight": 0.1},
         "rslora": {"use_rslora": True},
         "alpha": {"lora_alpha": 17},
     },
