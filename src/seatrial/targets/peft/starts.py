@@ -43,6 +43,11 @@ def _within(name: str) -> Start:
     return lambda config, value: Spread(0.0, getattr(config, name) / math.sqrt(3))
 
 
+def _projection(config: Any, value: Tensor) -> Spread:
+    """Return the spread of Kaiming's uniform draw of a projection that does not train."""
+    return Spread(0.0, math.sqrt(2 / value.shape[1]))
+
+
 ZERO, ONE = _normal(0.0), _normal(0.0, 1.0)
 OWN: Mapping[str, Mapping[str, Start]] = {
     "LoraConfig": {
@@ -61,7 +66,12 @@ OWN: Mapping[str, Mapping[str, Start]] = {
         "lokr_w2_a": _uniform,
         "lokr_w2_b": _uniform,
     },
-    "VeraConfig": {"vera_lambda_d": _option("d_initial"), "vera_lambda_b": ZERO},
+    "VeraConfig": {
+        "vera_lambda_d": _option("d_initial"),
+        "vera_lambda_b": ZERO,
+        "vera_A": _projection,
+        "vera_B": _projection,
+    },
     "PveraConfig": {"pvera_lambda_d": _option("d_initial"), "pvera_lambda_b": ZERO},
     "IA3Config": {"ia3_l": ONE},
     "VBLoRAConfig": {
@@ -72,6 +82,8 @@ OWN: Mapping[str, Mapping[str, Start]] = {
     "UniLoraConfig": {"unilora_theta_d": _within("init_theta_d_bound")},
     "HRAConfig": {"hra_u": _pairs},
     "RandLoraConfig": {
+        "randlora_A": _normal(1.0),
+        "randlora_B": _normal(1.0),
         "randlora_lambda": ZERO,
         "randlora_gamma": lambda config, value: Spread(1 / max(value.shape), 0.0),
     },
@@ -114,7 +126,7 @@ FORMS = ("use_bdlora", "kasa_config", "ensure_weight_tying")
 
 
 def starts_of(kind: Any, model: Any, config: Any) -> dict[str, Spread]:
-    """Return the spread of each trainable tensor of a new adapter of a kind, where a description says it.
+    """Return the spread of each tensor of a new adapter of a kind, where a description says it.
 
     Raises:
         NotServed: none says it.
@@ -124,8 +136,9 @@ def starts_of(kind: Any, model: Any, config: Any) -> dict[str, Spread]:
     if not table or any(kind.options.get(name) for name in FORMS):
         raise NotServed("no description of the start of this kind is known here")
     found = {}
-    for name, value in model.named_parameters():
+    trains = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+    for name, value in (*trains, *model.named_buffers()):
         parts = [part for part in name.split(".") if part in table]
-        if value.requires_grad and parts and "bias" not in name:
+        if parts and "bias" not in name:
             found[name] = table[parts[-1]](config, value)
     return found
