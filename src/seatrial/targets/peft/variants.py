@@ -153,7 +153,6 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "deep-scaled": {"depth": 1, "scaling": 0.5, "act_fn": "gelu"},
     },
     "psoft": {
-        "seed": {"random_seed": 5},
         "lowrank-steps": {"psoft_svd": "lowrank", "psoft_svd_lowrank_niter": 3},
         "neumann-bounded": {"use_cayley_neumann": True, "cayley_neumann_eps": 0.1},
         "neumann-terms": {"use_cayley_neumann": True, "num_cayley_neumann_terms": 3},
@@ -224,7 +223,6 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "drawn": {"init_weights": False},
     },
     "p-tuning": {
-        "encoder-dropped": {"encoder_reparameterization_type": "LSTM", "encoder_dropout": 0.3},
         "lstm": {"encoder_reparameterization_type": "LSTM"},
         "deeper": {"encoder_reparameterization_type": "LSTM", "encoder_num_layers": 1},
     },
