@@ -13,7 +13,7 @@ from tests.unit.relations.plain_combinations import combine_parts
 from tests.unit.relations.plain_dropout import dropped, in_training
 from torch import Tensor
 
-from seatrial.relations.contracts.adapters import AdapterSpec, OptimizerGroup, Role, WeightUpdate
+from seatrial.relations.contracts.adapters import AdapterSpec, OptimizerGroup, Role, Spread, WeightUpdate
 
 VOCAB, WIDTH, RANK, ALPHA = 12, 8, 3, 6.0
 
@@ -44,7 +44,8 @@ class PlainAdapted:
         """Add an adapter that starts as the base."""
         generator = torch.Generator().manual_seed(self.seed + len(self.adapters))
         kept = torch.bfloat16 if self.fault == "half" and self.dtype != torch.float32 else torch.float32
-        a = torch.randn(rank, WIDTH, generator=generator).to(kept)
+        wide = {"both start at zero": 0, "wide start": 2}.get(self.fault, 1)
+        a = torch.randn(rank, WIDTH, generator=generator).to(kept) * wide
         b = torch.full((VOCAB, rank), 0.5 if self.fault == "start" else 0.0)
         if self.fault == "shared factors" and self.adapters:
             a = self.adapters["first"]["A"]
@@ -305,6 +306,10 @@ class PlainAdapters:
             del kept["A"]
         other.adapters["first"].update(kept)
         return other.outputs(ids_BS)
+
+    def starts(self, model: PlainAdapted) -> Mapping[str, Spread]:
+        """Return a normal draw for one factor, and zeros for the other."""
+        return {"first.A": Spread(0.0, 1.0), "first.B": Spread(0.0, 0.0)}
 
     def elsewhere(self, *, seed: int, dtype: str) -> PlainAdapted:
         """Return a model with the second adapter alone."""

@@ -104,7 +104,8 @@ class PlainCollators:
             "labels": [[token for row in labels for token in (*first(row), *row[1:])]],
         }
         if plan.options.get("return_position_ids", True):
-            batch["position_ids"] = [[place for row in ids for place in range(len(row))]]
+            start = 0 if self.fault == "from zero" else plan.options.get("position_ids_start", 0)
+            batch["position_ids"] = [[start + place for row in ids for place in range(len(row))]]
         if "return_seq_idx" in plan.options:
             ends = [sum(map(len, ids[:number])) for number in range(len(ids) + 1)]
             batch["seq_idx"] = [[number for number, row in enumerate(ids) for _ in row]]
@@ -145,6 +146,7 @@ FAULTS = {
     "whole numbers are cut": ["labels of type int64", "label_ids of type int64"],
     "no weights": ["a weight of each row, numpy"],
     "borders train": ["end to end", "end to end, labels"],
+    "from zero": ["end to end, another first position"],
     "no first length": ["end to end, lengths and numbers"],
     "one share": ["permutations, another share"],
     "targets see themselves": ["permutations"],

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +32,14 @@ Combination = Literal[
 """How several adapters become one: of their changes of the weights (`_svd`, `cat`), or factor by factor."""
 DENSITY = 0.5
 """The part that pruned combinations keep: the largest ones, or any (`dare`), which are divided by it."""
+
+
+class Spread(NamedTuple):
+    """Of the values of a new tensor, by the description of its type."""
+
+    mean: float
+    deviation: float
+    """0 where all values are the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +107,7 @@ class WeightUpdate:
         "places",
         "normalised",
         "circulant",
+        "wavelets",
     ]
     factors: Mapping[str, Tensor]
     scaling: float = 1.0

@@ -3,7 +3,7 @@
 LoRA (Hu et al. 2021), rank-stabilised scaling (Kalajdzievski 2023), DoRA (Liu et al. 2024), AdaLoRA (Zhang et al.
 2023), LoHa (Hyeon-Woo et al. 2021), LoKr (Yeh et al. 2023), (IA)3 (Liu et al. 2022), VeRA (Kopiczko et al. 2023),
 FourierFT (Gao et al. 2024), RoAd (Liao and Monz 2024), HRA (Yuan et al. 2024), HiRA (Huang et al. 2025), SHiRA
-(Bhardwaj et al. 2024), DeLoRA (Bini et al. 2025), C3A (Chen et al. 2024), PVeRA.
+(Bhardwaj et al. 2024), DeLoRA (Bini et al. 2025), C3A (Chen et al. 2024), PVeRA, WaveFT (Bilican et al. 2025).
 """
 
 from __future__ import annotations
@@ -89,7 +89,50 @@ def change(form: str, factors: Mapping[str, Tensor], shape: tuple[int, ...]) -> 
         dense[rows, columns] = factors["values"].to(torch.complex128)
         waves: Tensor = torch.fft.ifft2(dense).real
         return waves
+    if form == "wavelets":
+        return waves_of(factors["values"], factors["places"].long(), factors["low"], shape)
     raise ValueError(f"no closed form of {form!r}")
+
+
+def waves_of(values: Tensor, places: Tensor, low: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the inverse of one level of a wavelet transform of sparse coefficients, cut to a shape.
+
+    Args:
+        values: coefficients [N].
+        places: their rows and columns [2, N], in the middle of a matrix that is larger by what the ends lose.
+        low: the low-pass filter of synthesis, the sum of which is the root of two for an orthogonal wavelet.
+        shape: rows and columns of the result.
+    """
+    low = low / low.sum() * math.sqrt(2)
+    high = low.flip(0) * torch.tensor([(-1.0) ** place for place in range(len(low))], dtype=low.dtype)
+    lost = len(low) - 2
+    padded = [size + lost + (size + lost) % 2 for size in shape]
+    rows, columns = (
+        place + (whole - size) // 2 for place, whole, size in zip(places, padded, shape, strict=True)
+    )
+    dense = torch.zeros(padded[0], padded[1], dtype=torch.float64)
+    dense[rows, columns] = values
+    # The first half of the rows has the details of columns on its right, and so on.
+    down, across = (_synthesis(whole, low, high, lost) for whole in padded)
+    half, middle = padded[0] // 2, padded[1] // 2
+    made = (
+        down[0] @ dense[:half, :middle] @ across[0].T
+        + down[1] @ dense[:half, middle:] @ across[0].T
+        + down[0] @ dense[half:, :middle] @ across[1].T
+        + down[1] @ dense[half:, middle:] @ across[1].T
+    )
+    top, left = ((size - due) // 2 for size, due in zip(made.shape, shape, strict=True))
+    return made[top : top + shape[0], left : left + shape[1]]
+
+
+def _synthesis(size: int, low: Tensor, high: Tensor, lost: int) -> tuple[Tensor, Tensor]:
+    """Return the matrices [size - lost, size / 2] that put averages and details back, without both ends."""
+    whole = torch.zeros(2, size + lost, size // 2, dtype=torch.float64)
+    for column in range(size // 2):
+        for band, taps in enumerate((low, high)):
+            whole[band, 2 * column : 2 * column + len(taps), column] = taps
+    kept = whole[:, lost : size + lost - lost] if lost else whole
+    return kept[0], kept[1]
 
 
 def rotation(first: Tensor, second: Tensor, group: int) -> Tensor:

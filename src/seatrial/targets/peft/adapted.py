@@ -111,7 +111,8 @@ class PeftAdapted:
 
     def tensors(self) -> Mapping[str, Tensor]:
         named = [*self.model.named_parameters(), *self.model.named_buffers()]
-        return {name: value.detach() for name, value in named}
+        # A direction that VeLoRA keeps of every batch is a statistic, which no optimizer moves.
+        return {name: value.detach() for name, value in named if "lora_velora_embed" not in name}
 
     def trainable(self) -> frozenset[str]:
         return frozenset(name for name, value in self.model.named_parameters() if value.requires_grad)

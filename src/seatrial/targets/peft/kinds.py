@@ -24,6 +24,7 @@ from seatrial.relations.contracts.adapters import (
     AdapterSpec,
     Combination,
     Precision,
+    Spread,
 )
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
@@ -37,6 +38,7 @@ from seatrial.targets.peft.histories import alone
 from seatrial.targets.peft.known import moving
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.routes import answered, transferred
+from seatrial.targets.peft.starts import starts_of
 from seatrial.targets.peft.updates import has_updates
 
 
@@ -154,6 +156,11 @@ class PeftAdapters(KnowsFailures):
         assert isinstance(model, PeftAdapted)
         with refusing():
             model.model.add_adapter(name, copy.deepcopy(self._elsewhere))
+
+    def starts(self, model: AdaptedModel) -> Mapping[str, Spread]:
+        """Return the spread of each tensor of a new adapter, where the type's description says it."""
+        assert isinstance(model, PeftAdapted)
+        return starts_of(self.kind, model.model, self._config(0.0))
 
     def alone(self, options: Options, name: str, *, seed: int, dropout: float = 0.0) -> HistoryModel:
         return alone(self, options, name, seed=seed, dropout=dropout)

@@ -108,7 +108,7 @@ TIED_SECOND_SAVED = KnownFailure(
 HRA_START = KnownFailure(
     "pairs of equal vectors, which make HRA start as the base, are what Gram-Schmidt divides by zero, or by rounding",
     finding="PEFT: HRA with Gram-Schmidt does not start as the base",
-).of("R29.adapted/starts as the base")
+).of("R29.adapted/starts as the base", "R29.trained/every tensor has a gradient")
 LILY_SECOND = KnownFailure(
     "layers share factors of the first adapter, and not of one that is added",
     finding="PEFT: a second Lily adapter",

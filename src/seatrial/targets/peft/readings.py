@@ -27,6 +27,9 @@ OTHERS = (
     "target_parameters",
     "layer_replication",
     "ensure_weight_tying",
+    "kasa_config",
+    "use_bdlora",
+    "velora_config",
 )
 """Options of LoRA whose files have more than pairs of factors, or are of another base."""
 

@@ -255,6 +255,8 @@ def _converted(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, rank: float
 
     if model.model.peft_config["first"].to_dict().get("layer_replication"):
         raise NotServed("a converted adapter does not replicate layers")
+    if model.model.peft_config["first"].to_dict().get("use_bdlora"):
+        raise NotServed("blocks are not converted, and PEFT says so by an error")
     try:
         convert = find_name("peft", ["peft:convert_to_lora", "peft.tuners.lora.conversion:convert_to_lora"])
     except Gone as gone:

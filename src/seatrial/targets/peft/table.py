@@ -12,6 +12,7 @@ from seatrial.targets.peft.families import ADAPTERS as FAMILIES
 from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.layers import LAYERS
 from seatrial.targets.peft.lora import ATTENTION, LINEAR, MANY, TRANSPOSED, lora
+from seatrial.targets.peft.lora_forms import FORMS
 from seatrial.targets.peft.loraplus import LoraPlus
 from seatrial.targets.peft.prepared import PREPARED
 from seatrial.targets.peft.varied import varied
@@ -167,6 +168,7 @@ LORA: dict[str, type[Any]] = {
         fan_in_fan_out=True,
     ),
     **LAYERS,
+    **FORMS,
 }
 OTHERS: dict[str, type[Any]] = {
     "adalora": _on(

@@ -36,14 +36,7 @@ def updates_of(model: Any, config: Any, name: str) -> list[WeightUpdate] | None:
     return made
 
 
-VARIANTS = (
-    "alora_invocation_tokens",
-    "use_bdlora",
-    "arrow_config",
-    "kasa_config",
-    "monteclora_config",
-    "velora_config",
-)
+VARIANTS = ("alora_invocation_tokens", "arrow_config")
 
 
 def _has_variant(config: Any) -> bool:
@@ -84,7 +77,9 @@ def _low_rank(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     if name in layer.lora_embedding_A:
         factors = {"A": layer.lora_embedding_A[name], "B": layer.lora_embedding_B[name]}
     else:
-        factors = {"A": layer.lora_A[name].weight, "B": layer.lora_B[name].weight}
+        factors = {"A": _whole(layer.lora_A[name]), "B": _whole(layer.lora_B[name])}
+    if getattr(config, "kasa_config", None):
+        factors["core"] = layer.lora_diag[name]
     scale = scaling(rank=int(rank), alpha=alpha, rank_stabilised=bool(config.use_rslora))
     bias = {}
     if getattr(config, "lora_bias", False):
@@ -92,13 +87,20 @@ def _low_rank(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     kept = "in_proj_weight" if type(layer).__name__ == "MultiheadAttention" else "weight"
     return WeightUpdate(
         weight=f"{path}.{kept}",
-        form="low rank",
+        form="diagonal core" if "core" in factors else "low rank",
         factors=_detached(factors),
         scaling=scale,
         magnitude=layer.lora_magnitude_vector[name].weight.detach() if config.use_dora else None,
         transposed=_is_transposed(layer),
         bias=bias,
     )
+
+
+def _whole(factor: Any) -> torch.Tensor:
+    """Return the matrix of a factor, of BD-LoRA one of blocks on the diagonal."""
+    weight: torch.Tensor = factor.weight
+    blocks = getattr(factor, "nblocks", 1)
+    return torch.block_diag(*weight.chunk(blocks)) if blocks > 1 else weight
 
 
 def _diagonal_core(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
@@ -182,6 +184,21 @@ def _spectrum(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
     return WeightUpdate(
         weight=f"{path}.weight",
         form="spectrum",
+        factors=_detached(factors),
+        scaling=config.scaling,
+        transposed=_is_transposed(layer),
+    )
+
+
+def _wavelets(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:
+    from peft.tuners.waveft.wavelet import Wavelet
+
+    factors = {"values": layer.waveft_spectrum[name], "places": layer.waveft_indices[name]}
+    if config.use_idwt:
+        factors["low"] = torch.tensor(Wavelet(config.wavelet_family).rec_lo, dtype=torch.float64)
+    return WeightUpdate(
+        weight=f"{path}.weight",
+        form="wavelets" if config.use_idwt else "places",
         factors=_detached(factors),
         scaling=config.scaling,
         transposed=_is_transposed(layer),
@@ -299,5 +316,6 @@ FORMS: Mapping[str, Callable[[Any, str, Any, str], WeightUpdate]] = {
     "DELORA": _normalised,
     "C3A": _circulant,
     "PVERA": _mean_vectors,
+    "WAVEFT": _wavelets,
 }
 """By PEFT's name of the type."""

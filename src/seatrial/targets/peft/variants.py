@@ -27,17 +27,17 @@ COMMON: Mapping[str, Mapping[str, Any]] = {
 }
 """Variants that many types have, by name."""
 TAKES: Mapping[str, str] = {
-    "excluded": "adalora boft deft delora fourierft hira hra lily loha lokr miss oft peanut psoft vblora waveft",
+    "excluded": "ia3 adalora boft deft delora fourierft hira hra lily loha lokr miss oft peanut psoft vblora waveft",
     "one-layer": "adalora adamss boft c3a deft delora fourierft frod gralora hira hra lily loha lokr miss oft peanut "
     "psoft pvera randlora tinylora unilora vblora vera waveft",
     "one-layer-saved-head": "boft delora fourierft hra loha lokr miss oft randlora vblora vera waveft",
     "saved-head": "adalora adamss beft boft c3a deft delora fourierft frod glora gralora hira hra ia3 lily loha "
     "lokr ln-tuning miss oft osf peanut psoft pvera randlora road shira supertuning tinylora unilora vblora vera "
     "waveft",
-    "all-biases": "adalora boft c3a deft delora fourierft frod gralora hra miss oft randlora tinylora unilora "
+    "all-biases": "pvera adalora boft c3a deft delora fourierft frod gralora hra miss oft randlora tinylora unilora "
     "vblora vera waveft",
-    "drawn": "loha lokr boft deft delora glora gralora hira hra miss oft psoft randlora road shira "
-    "vera waveft",
+    "drawn": "frod lily osf peanut pvera supertuning unilora loha lokr boft deft delora glora gralora hira "
+    "hra miss oft psoft randlora road shira vera waveft",
     "expression": "adalora boft c3a delora fourierft gralora hira hra ia3 loha lokr miss oft randlora road shira "
     "vblora vera waveft",
     "transposed": "adalora deft fourierft frod gralora hira pvera randlora tinylora unilora vblora waveft",
@@ -53,7 +53,10 @@ TAKES: Mapping[str, str] = {
 }
 """Types by the variants that they take."""
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "adalora": {"rslora": {"use_rslora": True}, "alpha": {"lora_alpha": 17}},
+    "adalora": {
+        "rslora": {"use_rslora": True},
+        "alpha": {"lora_alpha": 17},
+    },
     "boft": {
         "blocks": {"boft_block_size": 0, "boft_block_num": 4},
         "block-of-8": {"boft_block_size": 8, "boft_n_butterfly_factor": 2},
@@ -77,7 +80,12 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "lambda-pattern": {"lambda_pattern": {"up_proj": 7}},
         "both-patterns": {"rank_pattern": {"q_proj": 2}, "lambda_pattern": {"q_proj": 7}},
     },
-    "frod": {"seed": {"projection_prng_key": 5}, "denser": {"sparse_rate": 0.2}},
+    "frod": {
+        "keeps-no-projection": {"save_projection": False},
+        "regularised": {"regularization_alpha": 0.1},
+        "seed": {"projection_prng_key": 5},
+        "denser": {"sparse_rate": 0.2},
+    },
     "fourierft": {
         "frequency-pattern": {"n_frequency_pattern": {"q_proj": 11}},
         "seed": {"random_loc_seed": 5},
@@ -145,6 +153,8 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "deep-scaled": {"depth": 1, "scaling": 0.5, "act_fn": "gelu"},
     },
     "psoft": {
+        "lowrank-steps": {"psoft_svd": "lowrank", "psoft_svd_lowrank_niter": 3},
+        "neumann-bounded": {"use_cayley_neumann": True, "cayley_neumann_eps": 0.1},
         "neumann-terms": {"use_cayley_neumann": True, "num_cayley_neumann_terms": 3},
         "lowrank": {"psoft_svd": "lowrank"},
         "pissa": {"ab_svd_init": "pissa_init"},
@@ -174,6 +184,7 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "derived-indices": {"save_precomputed_indices": False},
     },
     "tinylora": {
+        "uniform": {"init_weights": "uniform", "init_v_bound": 0.5},
         "tied": {"weight_tying": 0.5},
         "tied-all": {"weight_tying": 1.0},
         "keeps-no-projection": {"save_projection": False},
@@ -194,7 +205,10 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "seed": {"random_loc_seed": 5},
         "frequency-pattern": {"n_frequency_pattern": {"q_proj": 11}},
         "without-inverse": {"use_idwt": False},
-        "db2": {"wavelet_family": "db2"},
+        **{
+            family: {"wavelet_family": family, "use_idwt": True}
+            for family in ("db2", "db5", "sym4", "sym7", "coif1", "coif3")
+        },
         "proportional": {"proportional_parameters": True},
         "proportional-db2": {"proportional_parameters": True, "wavelet_family": "db2"},
         "drawn-scaled": {"init_weights": False, "scaling": 3.0},
@@ -213,6 +227,9 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "deeper": {"encoder_reparameterization_type": "LSTM", "encoder_num_layers": 1},
     },
     "prefix": {"zero": {"init_weights": "zero"}},
+    "prompt": {
+        "of-vocabulary": {"prompt_tuning_init": "SAMPLE_VOCAB"},
+    },
 }
 """Variants of one type each."""
 OF_LORA: Mapping[str, Mapping[str, Any]] = {

@@ -30,6 +30,7 @@ BREAKS: Mapping[str, Sequence[KnownFailure]] = {
     "boft-conv2-of-one": [known_merges.BOFT_CHECKS],
     "hira-scaled-embedding": [known_merges.HIRA_SCALED],
     "psoft-lowrank": [known_failures.DERIVED_IN_BFLOAT16],
+    "psoft-lowrank-steps": [known_failures.DERIVED_IN_BFLOAT16],
     "trainable-tokens-tied": [known_failures.TIED_TOKENS_SECOND],
     "supertuning-derived-indices": [known_failures.DERIVED_IN_BFLOAT16],
 }
@@ -100,7 +101,7 @@ def _spec_of(plain: type[PeftAdapters], given: Mapping[str, Any], trait: Trait) 
     if given.get("bias", "none") != "none":
         more.append("bias")
         changed["disables_all"] = False
-    if given.get("init_weights", True) is False:
+    if given.get("init_weights", True) in (False, "uniform"):
         changed["starts_as_base"] = False
         changed["rescales_dropout"] = None  # what is added is too large for layers to add up
     if "embed_tokens" in (given.get("target_modules") or ()):

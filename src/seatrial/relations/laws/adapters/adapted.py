@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +12,15 @@ import torch
 
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of, move
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference
 
 BOUND = 2e-4
 """Float32 through a model of two layers with enlarged weights, against float64."""
+START_ROUNDING = 1e-6
+STANDARD_ERRORS = 7.0
+"""Of all layers' values; some types have each of them twice, which makes them appear 1.4 times as many."""
 
 ADAPTED = Relation(
     id="R29.adapted",
@@ -74,6 +81,35 @@ def starts_as_base(stack: Any, case: AdapterCase) -> Measure:
         bound=stack.adapter_spec.start_bound,
         what="outputs of a new adapter against the base, relative difference",
     )
+
+
+@ADAPTED.law(
+    "spread of its start",
+    "a deviation for the inverse of the rank, a bound of the wrong side of a factor, a constant of another option",
+)
+def starts_with_its_spread(stack: Any, case: AdapterCase) -> Measure:
+    """Compare mean and deviation of the values of a new adapter, over all layers, with the type's description."""
+    starts = getattr(stack, "starts", None)
+    if starts is None:
+        raise NotServed("the stack describes no start")
+    model = stack.adapted(seed=case.seed, dtype="float32")
+    values, drawn, wrong = model.tensors(), defaultdict(list), []
+    for name, spread in starts(model).items():
+        if spread.deviation:
+            part = re.sub(r"\d+", "*", name)
+            drawn[part].append((values[name].double().flatten() - spread.mean) / spread.deviation)
+        elif bool((values[name] - spread.mean).abs().max() > START_ROUNDING):
+            wrong.append(f"{name} is not {spread.mean:g}")
+    for part, found in drawn.items():
+        all_of_it = torch.cat(found)
+        errors = math.sqrt(len(all_of_it))
+        if abs(float(all_of_it.mean())) * errors > STANDARD_ERRORS:
+            wrong.append(f"{part} has a mean of {float(all_of_it.mean()):.3g} deviations")
+        # The squares of a normal draw have a deviation of the root of two.
+        square = float(all_of_it.pow(2).mean())
+        if abs(square - 1) * errors / math.sqrt(2) > STANDARD_ERRORS:
+            wrong.append(f"{part} has {math.sqrt(square):.3g} times the deviation")
+    return Measure.count(wrong, "tensors of a new adapter that do not start as described")
 
 
 @ADAPTED.law(

@@ -287,18 +287,24 @@ FLAT = {"return_flash_attn_kwargs": True, "return_seq_idx": True}
         "flattening", labels="many", options={"separator_id": -7, "return_position_ids": False, **FLAT}
     ),
 )
+@COLLATED.law(
+    "end to end, another first position",
+    "a first position that is ignored",
+    cases=plan("flattening", options={"position_ids_start": 2, **FLAT}),
+)
 @COLLATED.law("end to end, numpy", ARRAYS, cases=plan("flattening", options=FLAT, returns="np"))
 def rows_are_laid_end_to_end(stack: Any, case: CollatorPlan) -> Measure:
     """Compare one long row, its positions, borders and numbers with a loop."""
     ids = _ids(case.rows)
     labels = [list(row.get("labels", row["input_ids"])) for row in case.rows]
     separator = case.options.get("separator_id", IGNORED)
+    first = case.options.get("position_ids_start", 0)
     due: dict[str, Any] = {
         "input_ids": [[token for row in ids for token in row]],
         "labels": [[token for row in labels for token in (separator, *row[1:])]],
     }
     due["position_ids"] = (
-        [[place for row in ids for place in range(len(row))]]
+        [[first + place for row in ids for place in range(len(row))]]
         if case.options.get("return_position_ids", True)
         else None
     )
