@@ -69,11 +69,13 @@ class VerlTarget(CheckoutTrials):
             tensordict_batches,
             tensordicts,
             trainer_loop,
+            trainer_tools,
             trainer_v1,
             turns,
             work,
             worker_groups,
             worker_metrics,
+            worker_parts,
             workers,
         )
         from seatrial.targets.verl.micro_batches import VerlMicroBatches
@@ -125,11 +127,13 @@ class VerlTarget(CheckoutTrials):
             **tensordict_batches.ADAPTERS,
             **tensordicts.ADAPTERS,
             **trainer_loop.ADAPTERS,
+            **trainer_tools.ADAPTERS,
             **trainer_v1.ADAPTERS,
             **turns.ADAPTERS,
             **work.ADAPTERS,
             **worker_groups.ADAPTERS,
             **worker_metrics.ADAPTERS,
+            **worker_parts.ADAPTERS,
             **workers.ADAPTERS,
             "micro-batches": VerlMicroBatches,
         }
