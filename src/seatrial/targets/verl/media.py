@@ -69,9 +69,7 @@ class VerlMedia:
             ]
             for name in ("image", "video")
         }
-        given = {
-            f"{name}_grid_thw": torch.tensor(grid) if grid else None for name, grid in grids.items()
-        }
+        given = {f"{name}_grid_thw": torch.tensor(grid) if grid else None for name, grid in grids.items()}
         if kind == "seconds" and grids["video"]:
             seconds = [one.seconds for one in segments if one.kind == "video"]
             given["second_per_grid_ts"] = torch.tensor(seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -121,7 +122,7 @@ def _takes_value(function: Any, value: int) -> dict[str, int]:
 
 def _serves(positions: Tensor | None, ranks: int = 2) -> None:
     if positions is not None and positions.dim() == 3 and ranks > 1:
-        source = importlib.import_module("inspect").getsource(importlib.import_module(ULYSSES))
+        source = inspect.getsource(importlib.import_module(ULYSSES))
         if "position_ids_rmpad.dim() == 3" not in source:
             raise NotServed(f"verl {release('verl')} pads positions of one axis")
 
@@ -183,9 +184,7 @@ def _by_tokens(exchange: Any) -> Callable[..., Any]:
 
 
 def _gathered(gather: Any) -> Callable[..., Any]:
-    def gathered(
-        values: Tensor, weights: Tensor, ranks: int, dim: int, added: int, scaled: bool
-    ) -> Any:
+    def gathered(values: Tensor, weights: Tensor, ranks: int, dim: int, added: int, scaled: bool) -> Any:
         def work(rank: int) -> tuple[Tensor, Tensor]:
             own = values.chunk(ranks, dim)[rank].clone().requires_grad_()
             output = gather(own, gather_dim=dim, unpad_dim=dim, padding_size=added, grad_scaler=scaled)

@@ -107,7 +107,7 @@ def _contents(manager_class: Any) -> Callable[..., Any]:
 
 def _saved_before_the_end(decide: Any) -> Callable[..., Any]:
     def saved(owner: str, left: float, step: float, save: float, spare: float) -> bool:
-        given = {name: "" for name in ENDS.values()}
+        given = dict.fromkeys(ENDS.values(), "")
         if owner in ENDS:
             given[ENDS[owner]] = str(int(time.time() + left))
         with mock.patch.dict(os.environ, given):

@@ -36,7 +36,9 @@ class VerlWork(KnowsFailures):
         """Return the operations that one second would have."""
         from transformers import AutoConfig
 
-        if kind not in WITHOUT_CHOICE and kind not in getattr(importlib.import_module(COUNTER), "ESTIMATE_FUNC", ()):
+        if kind not in WITHOUT_CHOICE and kind not in getattr(
+            importlib.import_module(COUNTER), "ESTIMATE_FUNC", ()
+        ):
             raise NotServed(f"verl {release('verl')} does not count {kind}")
         config = AutoConfig.for_model(kind, **sizes)
         with mock.patch(f"{COUNTER}.get_device_flops", lambda *_, **__: 1.0):

@@ -178,7 +178,7 @@ def _masks(create: Any) -> Callable[..., Any]:
     def masks(size: int, most: float, left: float, least: float) -> dict[str, Any]:
         import numpy
 
-        numpy.random.seed(0)  # noqa: NPY002  the release draws from the global one
+        numpy.random.seed(0)
         rows = create(torch.zeros(DRAWN, size), most, left, least)
         starts = (torch.nn.functional.pad(rows, (1, 0)).diff(dim=-1) == 1).sum(-1)
         lengths = rows.sum(-1)
@@ -221,7 +221,10 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
         _flat_places,
     ),
     "built optimizer": (
-        ["verl.workers.config.optimizer:build_optimizer", "verl.workers.config.optimizer:FSDPOptimizerConfig"],
+        [
+            "verl.workers.config.optimizer:build_optimizer",
+            "verl.workers.config.optimizer:FSDPOptimizerConfig",
+        ],
         _optimizer,
     ),
     "precision": (

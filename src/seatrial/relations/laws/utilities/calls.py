@@ -78,17 +78,19 @@ def _kimi(call: Call) -> str:
 def _harmony(call: Call) -> str:
     name, arguments = call
     written = json.dumps(arguments, ensure_ascii=False)
-    return (
-        f"<|start|>assistant<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{written}<|call|>"
-    )
+    return f"<|start|>assistant<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{written}<|call|>"
 
 
 def _gemma(call: Call) -> str:
     def word(value: Any) -> str:
-        return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
+        if isinstance(value, str):
+            return f'<|"|>{value}<|"|>'
+        if isinstance(value, dict):
+            return f"{{{','.join(f'{key}:{word(one)}' for key, one in value.items())}}}"
+        return f"[{','.join(map(word, value))}]" if isinstance(value, list) else json.dumps(value)
 
     name, arguments = call
-    return f"<|tool_call>call:{name}{{{','.join(f'{key}:{word(value)}' for key, value in arguments.items())}}}<tool_call|>"
+    return f"<|tool_call>call:{name}{word(arguments)}<tool_call|>"
 
 
 WRITTEN: Mapping[str, Callable[[Call], str]] = {
@@ -124,7 +126,10 @@ WHOLE: Call = (
 )
 NEGATIVE: Call = ("weather", {"city": "it's", "days": -12, "share": -1.5, "metric": False})
 NONE: Call = ("weather", {})
-FLAT: Call = ("weather", {"city": "Bern, {west}", "days": 0, "share": 0.5, "metric": True, "when": "today: 7"})
+FLAT: Call = (
+    "weather",
+    {"city": "Bern, {west}", "days": 0, "share": 0.5, "metric": True, "when": "today: 7"},
+)
 
 
 FORMS = tuple(form for form in WRITTEN if form != "gemma4")

@@ -1,4 +1,4 @@
-"""R31.media: tokens of text, images and videos have the positions along time, height and width that their models have."""
+"""R31.media: text, images and videos have the positions along time, height and width that their models have."""
 
 from __future__ import annotations
 
@@ -114,16 +114,14 @@ def _plans(case: Numbers) -> Iterable[Arguments]:
                 yield kind, plan, left, right
 
 
-add_laws(
-    MEDIA,
-    [
-        Plain(
-            name="positions of media",
-            law="positions of text, images and videos",
-            suspects="height and width exchanged, the grid of another image, one axis' largest for that of all, "
-            "patches before merging, positions of padding",
-            cases=_plans,
-            right=positions,
-        )
-    ],
+MEDIA_FUNCTIONS = (
+    Plain(
+        name="positions of media",
+        law="positions of text, images and videos",
+        suspects="height and width exchanged, the grid of another image, one axis' largest for that of all, "
+        "patches before merging, positions of padding",
+        cases=_plans,
+        right=positions,
+    ),
 )
+add_laws(MEDIA, MEDIA_FUNCTIONS)

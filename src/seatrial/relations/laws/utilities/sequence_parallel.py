@@ -15,7 +15,7 @@ SEQUENCE_PARALLEL = relation_of(
     "ranks-share-the-tokens-of-packed-rows",
     "Ranks have equal shares of the padded tokens, all of the tokens for their heads, and gather what one rank has.",
 )
-VALUES = (0, 1, 7)
+VALUES = (0, 7)
 """Of padding."""
 
 
@@ -43,11 +43,11 @@ def shares(
 
 def _packed(case: Numbers) -> Iterable[tuple[Tensor, Tensor | None, int, int]]:
     stream = case.generator()
-    for length in (8, 9, 11):
+    for length in (8, 11):
         ids = torch.randint(2, 90, (1, length), generator=stream)
         positions = torch.cat([torch.arange(5), torch.arange(length - 5)])[None]
         for axes in (None, positions, positions.expand(3, 1, length)):
-            for ranks in (1, 2, 4):
+            for ranks in (2, 4):
                 for value in VALUES:
                     yield ids, axes, ranks, value
 
@@ -65,9 +65,7 @@ def _sliced(case: Numbers) -> list[Arguments]:
     return [(values, dim, ranks) for dim in (0, 1, 2) for ranks in (2, 3)]
 
 
-def by_heads(
-    values: Tensor, weights: Tensor, ranks: int, tokens: int
-) -> tuple[list[Tensor], list[Tensor]]:
+def by_heads(values: Tensor, weights: Tensor, ranks: int, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
     """Return what each rank has: its heads of all tokens; and the gradients of its tokens.
 
     Args:
@@ -79,16 +77,12 @@ def by_heads(
     shown = values.clone().requires_grad_()
     outputs = [part[:, :tokens] for part in shown.chunk(ranks, 2)]
     parts = weights.chunk(ranks, 2)
-    total = sum(
-        (output * weight[:, :tokens]).sum() for output, weight in zip(outputs, parts, strict=True)
-    )
+    total = sum((output * weight[:, :tokens]).sum() for output, weight in zip(outputs, parts, strict=True))
     (gradient,) = torch.autograd.grad(total, shown)
     return [one.detach() for one in outputs], list(gradient.chunk(ranks, 1))
 
 
-def by_tokens(
-    values: Tensor, weights: Tensor, ranks: int
-) -> tuple[list[Tensor], list[Tensor]]:
+def by_tokens(values: Tensor, weights: Tensor, ranks: int) -> tuple[list[Tensor], list[Tensor]]:
     """Return what each rank has of heads [B, S, H, D]: all heads of its tokens, padded; gradients of its heads."""
     shown = values.clone().requires_grad_()
     outputs = slices(shown, 1, ranks)
@@ -136,85 +130,88 @@ def packed(tokens: Tensor, ends: Sequence[int], longest: int, size: int) -> tupl
     """Return tokens [N, ...], whose number `size` divides, with a row of what is added, and the longest row."""
     added = -len(tokens) % size
     more = [ends[-1] + added] if added else []
-    return slices(tokens, 0, 1)[0] if not added else torch.cat([tokens, tokens.new_zeros(added, *tokens.shape[1:])]), [
-        *ends,
-        *more,
-    ], max(longest, added)
+    return (
+        slices(tokens, 0, 1)[0]
+        if not added
+        else torch.cat([tokens, tokens.new_zeros(added, *tokens.shape[1:])]),
+        [
+            *ends,
+            *more,
+        ],
+        max(longest, added),
+    )
 
 
-add_laws(
-    SEQUENCE_PARALLEL,
-    (
-        Plain(
-            name="padded for ranks",
-            law="packed rows padded for ranks",
-            suspects="zeros for the value of padding, positions that go on, a multiple too many",
-            cases=_packed,
-            right=padded,
-        ),
-        Plain(
-            name="packed and padded",
-            law="packed rows with tokens added",
-            suspects="as above, in the copy of it that the engines have",
-            cases=lambda case: [
-                (ids, positions, -ids.shape[-1] % ranks, value)
-                for ids, positions, ranks, value in _packed(case)
-            ],
-            right=lambda ids, positions, added, value: padded(ids, positions, ids.shape[-1] + added, value)[:2],
-        ),
-        Plain(
-            name="packed with ends",
-            law="packed tokens with the ends of rows",
-            suspects="an end that is not added, a longest row that is not the longest",
-            cases=lambda case: [
-                (torch.randn(7, *more, generator=case.generator()), [0, 3, 7], 4, size)
-                for more in ((), (2,))
-                for size in (1, 4, 7, 16)
-            ],
-            right=packed,
-        ),
-        Plain(
-            name="shares of ranks",
-            law="tokens of each rank",
-            suspects="the share of another rank, shares before padding, positions of all",
-            cases=lambda case: [(*one, whole) for one in _packed(case) if one[2] > 1 for whole in (False, True)],
-            right=shares,
-        ),
-        Plain(
-            name="slices of ranks",
-            law="slices of each rank",
-            suspects="another dimension, padding in front",
-            cases=_sliced,
-            right=slices,
-        ),
-        Plain(
-            name="tokens to heads",
-            law="all tokens for the heads of a rank",
-            suspects="heads and tokens exchanged, gradients of another rank",
-            cases=lambda case: [
-                (values, weights, ranks, tokens)
-                for values, weights, ranks in _heads(case)
-                for tokens in (values.shape[1], values.shape[1] - 1)
-            ],
-            right=by_heads,
-        ),
-        Plain(
-            name="heads to tokens",
-            law="all heads for the tokens of a rank",
-            suspects="as above, padding that is kept or in front",
-            cases=lambda case: [
-                (values[:, :tokens], weights[:, :tokens], ranks)
-                for values, weights, ranks in _heads(case)
-                for tokens in (values.shape[1], values.shape[1] - 1)
-            ],
-            right=by_tokens,
-        ),
-        Plain(
-            name="gathered of ranks",
-            law="values gathered of all ranks",
-            suspects="a gradient that is not scaled, that of another rank, padding that is kept",
-            cases=_gathered,
-            right=gathered,
-        ),
+SEQUENCE_PARALLEL_FUNCTIONS = (
+    Plain(
+        name="padded for ranks",
+        law="packed rows padded for ranks",
+        suspects="zeros for the value of padding, positions that go on, a multiple too many",
+        cases=_packed,
+        right=padded,
+    ),
+    Plain(
+        name="packed and padded",
+        law="packed rows with tokens added",
+        suspects="as above, in the copy of it that the engines have",
+        cases=lambda case: [
+            (ids, positions, -ids.shape[-1] % ranks, value) for ids, positions, ranks, value in _packed(case)
+        ],
+        right=lambda ids, positions, added, value: padded(ids, positions, ids.shape[-1] + added, value)[:2],
+    ),
+    Plain(
+        name="packed with ends",
+        law="packed tokens with the ends of rows",
+        suspects="an end that is not added, a longest row that is not the longest",
+        cases=lambda case: [
+            (torch.randn(7, *more, generator=case.generator()), [0, 3, 7], 4, size)
+            for more in ((), (2,))
+            for size in (1, 4, 7, 16)
+        ],
+        right=packed,
+    ),
+    Plain(
+        name="shares of ranks",
+        law="tokens of each rank",
+        suspects="the share of another rank, shares before padding, positions of all",
+        cases=lambda case: [(*one, whole) for one in _packed(case) for whole in (False, True)],
+        right=shares,
+    ),
+    Plain(
+        name="slices of ranks",
+        law="slices of each rank",
+        suspects="another dimension, padding in front",
+        cases=_sliced,
+        right=slices,
+    ),
+    Plain(
+        name="tokens to heads",
+        law="all tokens for the heads of a rank",
+        suspects="heads and tokens exchanged, gradients of another rank",
+        cases=lambda case: [
+            (values, weights, ranks, tokens)
+            for values, weights, ranks in _heads(case)
+            for tokens in (values.shape[1], values.shape[1] - 1)
+        ],
+        right=by_heads,
+    ),
+    Plain(
+        name="heads to tokens",
+        law="all heads for the tokens of a rank",
+        suspects="as above, padding that is kept or in front",
+        cases=lambda case: [
+            (values[:, :tokens], weights[:, :tokens], ranks)
+            for values, weights, ranks in _heads(case)
+            for tokens in (values.shape[1], values.shape[1] - 1)
+        ],
+        right=by_tokens,
+    ),
+    Plain(
+        name="gathered of ranks",
+        law="values gathered of all ranks",
+        suspects="a gradient that is not scaled, that of another rank, padding that is kept",
+        cases=_gathered,
+        right=gathered,
     ),
 )
+add_laws(SEQUENCE_PARALLEL, SEQUENCE_PARALLEL_FUNCTIONS)

@@ -58,13 +58,20 @@ ROWS: Sequence[Sequence[int]] = ((5, 7), (12,), (1, 90, 30))
 """Lengths of the rows of a step."""
 
 
-def operations_of_a_layer(sizes: Mapping[str, int], lengths: Sequence[int]) -> float:
-    """Return the operations of forward and backward: 6 a weight and token, 6 a channel and pair of tokens.
+def operations_of_a_layer(kind: str, sizes: Mapping[str, int], lengths: Sequence[int]) -> float:
+    """Return the operations of forward and backward: 6 a weight and token, 12 a channel and pair of tokens.
 
     A product has 2 operations an entry, and the backward pass two products for one of the forward pass. Attention has
-    two products with S^2 entries, half of which causal attention does not need.
+    two products with an entry for each token and each one that it sees: those before it, or those within a window.
     """
-    return _of_weights(sizes, lengths) + 6.0 * _width(sizes) * sum(length * length for length in lengths)
+    pairs = _pairs(lengths, sizes.get("sliding_window", max(lengths)))
+    return _of_weights(kind, sizes, lengths) + 12.0 * _width(sizes) * pairs
+
+
+def _pairs(lengths: Sequence[int], window: int) -> float:
+    """Return pairs of a token and one that it sees, a token itself as a half."""
+    near = [min(length, window) for length in lengths]
+    return sum(length * own - own * own / 2 for length, own in zip(lengths, near, strict=True))
 
 
 def _width(sizes: Mapping[str, int]) -> float:
@@ -75,9 +82,9 @@ def _width(sizes: Mapping[str, int]) -> float:
     return H * sizes.get("head_dim", sizes["hidden_size"] // H)
 
 
-def _of_weights(sizes: Mapping[str, int], lengths: Sequence[int]) -> float:
+def _of_weights(kind: str, sizes: Mapping[str, int], lengths: Sequence[int]) -> float:
     D, H = sizes["hidden_size"], sizes["num_attention_heads"]
-    mlp = sizes.get("matrices", 3) * D * sizes["intermediate_size"]
+    mlp = (2 if kind in UNGATED else 3) * D * sizes["intermediate_size"]
     experts = next((sizes[name] for name in EXPERT_NAMES if name in sizes), 0)
     if experts:
         size = sizes.get("moe_intermediate_size", sizes["intermediate_size"])
@@ -105,8 +112,7 @@ def a_layer_adds_its_operations(stack: Any, case: Numbers) -> Measure:
         for lengths in ROWS:
             with contextlib.suppress(NotServed):
                 added = _added(stack, kind, sizes, lengths)
-                own = {**sizes, "matrices": 2} if kind in UNGATED else sizes
-                right = operations_of_a_layer(own, lengths)
+                right = operations_of_a_layer(kind, sizes, lengths)
                 # Norms of queries and keys may count.
                 norms = 6.0 * sum(lengths) * 2 * sizes["hidden_size"] if kind in UNGATED else 0.0
                 error = max(0.0, abs(added - right) - norms)
@@ -138,12 +144,8 @@ def a_window_saves_operations(stack: Any, case: Numbers) -> Measure:
         sizes = {**MODELS[kind], "sliding_window": WINDOW}
         for lengths in ROWS:
             with contextlib.suppress(NotServed):
-                attention = _added(stack, kind, sizes, lengths) - _of_weights(sizes, lengths)
-                short = [min(length, WINDOW) for length in lengths]
-                twice = sum(
-                    2 * length * near - near * near for length, near in zip(lengths, short, strict=True)
-                )
-                share = attention / (6.0 * _width(sizes) * twice)
+                attention = _added(stack, kind, sizes, lengths) - _of_weights(kind, sizes, lengths)
+                share = attention / (12.0 * _width(sizes) * _pairs(lengths, WINDOW))
                 judged += 1
                 if not 0.5 <= share <= 1 + 1e-6:
                     wrong.append(f"{kind}, rows of {tuple(lengths)} tokens: {share:.3g} of the operations")

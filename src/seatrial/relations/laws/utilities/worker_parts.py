@@ -1,4 +1,4 @@
-"""R31.worker_parts: parts of a worker that change no result: tiles of an MLP, a fused head, shards, rows of a rollout."""
+"""R31.worker_parts: parts of a worker that change no result: tiles of an MLP, a fused head, shards, generated rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ def _mlps(case: Numbers) -> Iterable[Arguments]:
         "up": torch.randn(F, D, generator=stream),
         "down": torch.randn(D, F, generator=stream),
     }
-    for tiles, shapes in ((4, [(1, 11), (1, 12)]), (3, [(2, 7)]), (1, [(2, 3)]), (2, [(3, 4), (1, 5), (2, 2)])):
+    for tiles, shapes in (
+        (4, [(1, 11), (1, 12)]),
+        (3, [(2, 7)]),
+        (1, [(2, 3)]),
+        (2, [(3, 4), (1, 5), (2, 2)]),
+    ):
         inputs = [torch.randn(*shape, D, generator=stream) for shape in shapes]
         yield inputs, weights, [torch.randn(one.shape, generator=stream) for one in inputs], tiles
 
@@ -132,9 +137,7 @@ def _generated(case: Numbers) -> Iterable[Arguments]:
     yield prompts, [[4, 5, 6, 7], [6, 7, 3, END], [8, END]], 4, {}
 
 
-def flat_places(
-    places: Tensor, local: Sequence[int], offset: Sequence[int], full: Sequence[int]
-) -> Tensor:
+def flat_places(places: Tensor, local: Sequence[int], offset: Sequence[int], full: Sequence[int]) -> Tensor:
     """Return where flat places of a block are in the whole tensor."""
     whole = torch.arange(torch.Size(full).numel()).view(*full)
     for dim, (start, size) in enumerate(zip(offset, local, strict=True)):
@@ -247,89 +250,87 @@ def _collated(case: Numbers) -> Iterable[Arguments]:
     yield [row(4), row(4)], False
 
 
-add_laws(
-    WORKER_PARTS,
-    (
-        Plain(
-            name="MLP in tiles",
-            law="an MLP in tiles",
-            suspects="gradients of the last tile alone, of the last micro-batch alone, tiles along another dimension",
-            cases=_mlps,
-            right=tiled_mlp,
-            bound=BOUND,
-        ),
-        Plain(
-            name="fused head",
-            law="a head that gives log-probabilities and entropies",
-            suspects="labels shifted twice or not at all, logits without temperature",
-            cases=_heads,
-            right=fused_head,
-            bound=BOUND,
-        ),
-        Plain(
-            name="generated rows",
-            law="rows of a rollout that generates",
-            suspects="positions that start again, padding that is shown, options of validation in training",
-            cases=_generated,
-            right=generated_rows,
-        ),
-        Plain(
-            name="flat places",
-            law="places of a shard in the whole",
-            suspects="strides of the shard, an offset along another dimension",
-            cases=_blocks,
-            right=flat_places,
-        ),
-        Plain(
-            name="built optimizer",
-            law="optimizers of options",
-            suspects="an option that is left out, one that is not overruled",
-            cases=_steps,
-            right=optimized,
-            bound=FLOAT32,
-        ),
-        Plain(
-            name="precision",
-            law="precisions by name",
-            suspects="half precision in one of its two forms for the other",
-            cases=lambda case: [(name,) for name in PRECISIONS],
-            right=lambda name: PRECISIONS[name],
-        ),
-        Plain(
-            name="random masks",
-            law="masks that are drawn",
-            suspects="padding within a block, a bound that is never reached",
-            cases=lambda case: [(10, 0.7, 0.3, 0.0), (12, 0.5, 0.5, 0.25), (8, 1.0, 0.0, 0.5)],
-            right=masked,
-        ),
-        Plain(
-            name="size of a model",
-            law="numbers of parameters",
-            suspects="another unit",
-            cases=lambda case: [
-                (shapes, scale)
-                for shapes in ([(3, 4), (4,)], [(50, 40), (7,)], [(1500, 1000), (1,)])
-                for scale in ("auto", "K", "M", "B", "")
-            ],
-            right=size_of,
-            bound=1e-12,
-        ),
-        Plain(
-            name="put back",
-            law="values put back among padding",
-            suspects="rows for places, dimensions after the first two",
-            cases=lambda case: [
-                (torch.randn(5, *more, generator=case.generator()), torch.tensor([0, 1, 5, 6, 7]), 2, 4)
-                for more in ((), (3,), (2, 3))
-            ],
-            right=put_back,
-        ),
-        Plain(
-            name="collated rows",
-            law="rows of supervised data",
-            suspects="rows in another order, a column of another",
-            cases=_collated,
-            right=collated_rows,
-        ),
+WORKER_PART_FUNCTIONS = (
+    Plain(
+        name="MLP in tiles",
+        law="an MLP in tiles",
+        suspects="gradients of the last tile alone, of the last micro-batch alone, tiles along another dimension",
+        cases=_mlps,
+        right=tiled_mlp,
+        bound=BOUND,
+    ),
+    Plain(
+        name="fused head",
+        law="a head that gives log-probabilities and entropies",
+        suspects="labels shifted twice or not at all, logits without temperature",
+        cases=_heads,
+        right=fused_head,
+        bound=BOUND,
+    ),
+    Plain(
+        name="generated rows",
+        law="rows of a rollout that generates",
+        suspects="positions that start again, padding that is shown, options of validation in training",
+        cases=_generated,
+        right=generated_rows,
+    ),
+    Plain(
+        name="flat places",
+        law="places of a shard in the whole",
+        suspects="strides of the shard, an offset along another dimension",
+        cases=_blocks,
+        right=flat_places,
+    ),
+    Plain(
+        name="built optimizer",
+        law="optimizers of options",
+        suspects="an option that is left out, one that is not overruled",
+        cases=_steps,
+        right=optimized,
+        bound=FLOAT32,
+    ),
+    Plain(
+        name="precision",
+        law="precisions by name",
+        suspects="half precision in one of its two forms for the other",
+        cases=lambda case: [(name,) for name in PRECISIONS],
+        right=lambda name: PRECISIONS[name],
+    ),
+    Plain(
+        name="random masks",
+        law="masks that are drawn",
+        suspects="padding within a block, a bound that is never reached",
+        cases=lambda case: [(10, 0.7, 0.3, 0.0), (12, 0.5, 0.5, 0.25), (8, 1.0, 0.0, 0.5)],
+        right=masked,
+    ),
+    Plain(
+        name="size of a model",
+        law="numbers of parameters",
+        suspects="another unit",
+        cases=lambda case: [
+            (shapes, scale)
+            for shapes in ([(3, 4), (4,)], [(50, 40), (7,)], [(1500, 1000), (1,)])
+            for scale in ("auto", "K", "M", "B", "")
+        ],
+        right=size_of,
+        bound=1e-12,
+    ),
+    Plain(
+        name="put back",
+        law="values put back among padding",
+        suspects="rows for places, dimensions after the first two",
+        cases=lambda case: [
+            (torch.randn(5, *more, generator=case.generator()), torch.tensor([0, 1, 5, 6, 7]), 2, 4)
+            for more in ((), (3,), (2, 3))
+        ],
+        right=put_back,
+    ),
+    Plain(
+        name="collated rows",
+        law="rows of supervised data",
+        suspects="rows in another order, a column of another",
+        cases=_collated,
+        right=collated_rows,
     ),
 )
+add_laws(WORKER_PARTS, WORKER_PART_FUNCTIONS)
