@@ -3,15 +3,23 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from seatrial.relations.laws.utilities.distilled import DISTILLED_FUNCTIONS
 from seatrial.relations.laws.utilities.media import MEDIA_FUNCTIONS, Segment
 from seatrial.relations.laws.utilities.sequence_parallel import SEQUENCE_PARALLEL_FUNCTIONS
 from seatrial.relations.laws.utilities.trainer_tools import TRAINER_TOOL_FUNCTIONS
 from seatrial.relations.laws.utilities.worker_parts import WORKER_PART_FUNCTIONS
 
-PART_RELATIONS = ("R31.media", "R31.sequence_parallel", "R31.worker_parts", "R31.trainer_tools")
+PART_RELATIONS = (
+    "R31.distilled",
+    "R31.media",
+    "R31.sequence_parallel",
+    "R31.worker_parts",
+    "R31.trainer_tools",
+)
 PARTS: Mapping[str, Callable[..., Any]] = {
     one.name: one.right
     for one in (
+        *DISTILLED_FUNCTIONS,
         *MEDIA_FUNCTIONS,
         *SEQUENCE_PARALLEL_FUNCTIONS,
         *WORKER_PART_FUNCTIONS,
@@ -36,6 +44,13 @@ def turned(one: Segment) -> Segment:
 
 
 PART_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "divergence from a teacher's likeliest tokens": made(
+        "likeliest tokens", lambda one: {**one, "overlap_count": one["overlap_count"] * 0}
+    ),
+    "what distillation logs": given(
+        "metrics of distillation",
+        lambda columns, masks, number: (columns, [[1] * len(mask) for mask in masks], number),
+    ),
     "positions of text, images and videos": given(
         "positions of media", lambda kind, plan, *padding: (kind, [turned(one) for one in plan], *padding)
     ),

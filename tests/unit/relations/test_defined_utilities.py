@@ -252,10 +252,16 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "padded rows without padding": wrapped("rows without padding", lambda found: (found[0], found[1][::-1])),
     "a row that fills a batch": (
         "row that fills",
-        lambda sample, end: {
-            **sample,
-            **DEFINED["row that fills"](sample, end),
+        lambda sample, *one: {
+            **DEFINED["row that fills"](sample, *one),
             "rm_scores": sample["rm_scores"][:1],
+        },
+    ),
+    "a row that fills a batch of distillation": (
+        "row that fills",
+        lambda sample, *one: {
+            **DEFINED["row that fills"](sample, *one),
+            "teacher_ids": sample["teacher_ids"],
         },
     ),
     "advantages of sessions with several outputs": (

@@ -168,7 +168,7 @@ UTILITIES: Mapping[str, str] = {
     "restored rows": "(values in the order of parts, parts) -> values at their places",
     "rows without padding": "(values [B, T], lengths) -> values of each row, mask",
     "roles of options": "(options of a run) -> whether it has a reference policy, a critic and a reward model",
-    "row that fills": "(columns of a row, end id) -> columns of a row that no loss or metric sees",
+    "row that fills": "(columns of a row, end id, length) -> columns of a row that no loss or metric sees",
     "advantages of sessions": "(`step_parts.Output`s) -> GRPO's advantages of each output's tokens",
     "returned by a tool": "(what a tool's function returns) -> text, reward, metrics",
     "adapted modules": "(options of an adapter, name of a module) -> whether the module is adapted",
@@ -324,6 +324,9 @@ UTILITIES: Mapping[str, str] = {
     "order of rows": "(number, whether shuffled, seed or None) -> rows, whether in order, again, of another seed",
     "differences of tokens": "(ids [B, T], other ids, mask) -> number of different ones of each row",
     "waits of requests": "(tokens a second, most tokens or None, times and tokens of requests) -> when each goes on",
+    "likeliest tokens": "(logits [N, V], teacher's log-probabilities [N, K], ids, least one or None, tokens at once or"
+    " None) -> by name divergence, masses and overlap [N]",
+    "metrics of distillation": "(values of rows' tokens by name, masks of answers, K) -> what is logged",
     "images of samples": "(columns of a batch) -> columns with the images in a list by sample",
     "images joined again": "(columns of a batch) -> its images by sample, joined again",
     "templates": "() -> list of `Template`",

@@ -201,6 +201,16 @@ def _size(measure: Any) -> Callable[..., Any]:
     return size
 
 
+def _put_back(pad: Any) -> Callable[..., Any]:
+    def put_back(values: Tensor, places: Tensor, batch: int, length: int) -> Any:
+        try:
+            return pad(values, places, batch, length)
+        except ModuleNotFoundError as missing:
+            raise NotServed(f"verl {release('verl')} pads with {missing.name}") from missing
+
+    return put_back
+
+
 def _collated(collator_class: Any, modes: Any) -> Callable[..., Any]:
     def collated(rows: Sequence[Mapping[str, Tensor]], nested: bool) -> dict[str, list[Tensor]]:
         mode = modes.NO_PADDING if nested else modes.RIGHT
@@ -233,10 +243,7 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
     ),
     "random masks": (["verl.utils.model:create_random_mask"], _masks),
     "size of a model": (["verl.utils.model:get_model_size"], _size),
-    "put back": (
-        ["verl.utils.attention_utils:pad_input"],
-        lambda pad: lambda values, places, batch, length: pad(values, places, batch, length),
-    ),
+    "put back": (["verl.utils.attention_utils:pad_input"], _put_back),
     "collated rows": ([f"{DATA}:SFTTensorCollator", f"{DATA}:DatasetPadMode"], _collated),
 }
 """By the name of the contract: functions of the release, and what fits them to it."""
