@@ -51,7 +51,7 @@ class VerlDistilled:
         found = self.of_tokens(
             logits[None],
             *(
-                torch.nested.as_nested_tensor(list(values.split(sizes)), layout=torch.jagged)
+                torch.nested.as_nested_tensor(list(torch.split(values, sizes)), layout=torch.jagged)
                 for values in (teacher, ids)
             ),
             SimpleNamespace(distillation_loss=own),

@@ -62,7 +62,7 @@ class VerlMedia:
         if kind not in self.functions:
             raise NotServed(f"verl {release('verl')} has no positions of {MODELS[kind]}")
         pieces: list[Piece] = pieces_of(kind, segments)
-        ids = [IDS[piece.token] for piece in pieces for _ in range(piece.count)]
+        ids = [IDS[piece.token] for piece in pieces for _ in range(piece.length)]
         grids: dict[str, list[list[int]]] = {
             name: [
                 [one.frames, one.rows * MERGED, one.columns * MERGED] for one in segments if one.kind == name

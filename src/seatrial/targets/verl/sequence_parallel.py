@@ -53,7 +53,7 @@ class ThreadRanks:
 
     @contextlib.contextmanager
     def _shared(self, own: Any) -> Iterator[list[Any]]:
-        """Give what each rank brings; no rank goes on before all have taken it."""
+        """Give what each rank brings; no rank continues before all have taken it."""
         self.given[self.local.rank] = own
         self.barrier.wait()
         yield list(self.given)

@@ -131,7 +131,7 @@ def _generated(rollout_class: Any, proto: Any) -> Callable[..., Any]:
         )
         device = SimpleNamespace(empty_cache=lambda: None)
         with mock.patch(f"{HF_ROLLOUT}.get_torch_device", lambda: device):
-            rollout = object.__new__(concrete)  # its base class takes what generation does not use
+            rollout: Any = object.__new__(concrete)  # its base class takes what generation does not use
             rollout.config, rollout.module = config, Model()
             found = rollout.generate_sequences(batch).batch
         (options,) = asked

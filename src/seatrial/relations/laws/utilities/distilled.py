@@ -92,8 +92,8 @@ def logged(
         "overlap_token_advantage": sum(gains) / len(gains) if gains else 0.0,
     }
     for name in ("student_mass", "teacher_mass"):
-        values = shown[name]
-        found |= {name: sum(values) / len(values), f"{name}_min": min(values), f"{name}_max": max(values)}
+        masses = shown[name]
+        found |= {name: sum(masses) / len(masses), f"{name}_min": min(masses), f"{name}_max": max(masses)}
     return found
 
 
@@ -101,7 +101,7 @@ def _columns(case: Numbers) -> Iterable[Arguments]:
     stream = case.generator()
 
     def of_rows(values: Tensor) -> list[Tensor]:
-        return list(values.split([prompt + answer for prompt, answer in ROWS]))
+        return list(torch.split(values, [prompt + answer for prompt, answer in ROWS]))
 
     number = sum(prompt + answer for prompt, answer in ROWS)
     counts = torch.randint(0, K + 1, (number,), generator=stream)

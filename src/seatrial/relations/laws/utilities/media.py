@@ -14,7 +14,7 @@ from seatrial.relations.laws.utilities.plain import Arguments, Plain, add_laws, 
 MEDIA = relation_of(
     "media",
     "positions-of-media",
-    "A patch is where its frame, row and column are behind the text before it; text goes on behind the largest.",
+    "A patch is where its frame, row and column are behind the text before it; text continues behind the largest.",
 )
 
 
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
     token: str
     """`word`, `start` and `end` of an image, `video start` and `video end`, `image` or `video`."""
-    count: int = 1
+    length: int = 1
     grid: tuple[int, int, int] | None = None
     """Frames, rows and columns after merging; None of text."""
     rate: float = 0.0
@@ -75,7 +75,7 @@ def positions(kind: str, segments: Sequence[Segment], left: int, right: int) -> 
     found, start = [(1, 1, 1)] * left, 0
     for piece in pieces_of(kind, segments):
         if piece.grid is None:
-            own = [(start + place,) * 3 for place in range(piece.count)]
+            own = [(start + place,) * 3 for place in range(piece.length)]
         else:
             frames, rows, columns = piece.grid
             own = [

@@ -77,7 +77,8 @@ def by_heads(values: Tensor, weights: Tensor, ranks: int, tokens: int) -> tuple[
     shown = values.clone().requires_grad_()
     outputs = [part[:, :tokens] for part in shown.chunk(ranks, 2)]
     parts = weights.chunk(ranks, 2)
-    total = sum((output * weight[:, :tokens]).sum() for output, weight in zip(outputs, parts, strict=True))
+    terms = [(output * weight[:, :tokens]).sum() for output, weight in zip(outputs, parts, strict=True)]
+    total = torch.stack(terms).sum()
     (gradient,) = torch.autograd.grad(total, shown)
     return [one.detach() for one in outputs], list(gradient.chunk(ranks, 1))
 
@@ -86,9 +87,10 @@ def by_tokens(values: Tensor, weights: Tensor, ranks: int) -> tuple[list[Tensor]
     """Return what each rank has of heads [B, S, H, D]: all heads of its tokens, padded; gradients of its heads."""
     shown = values.clone().requires_grad_()
     outputs = slices(shown, 1, ranks)
-    total = sum(
+    terms = [
         (output * weight).sum() for output, weight in zip(outputs, slices(weights, 1, ranks), strict=True)
-    )
+    ]
+    total = torch.stack(terms).sum()
     (gradient,) = torch.autograd.grad(total, shown)
     return [one.detach() for one in outputs], list(gradient.chunk(ranks, 2))
 
@@ -146,7 +148,7 @@ SEQUENCE_PARALLEL_FUNCTIONS = (
     Plain(
         name="padded for ranks",
         law="packed rows padded for ranks",
-        suspects="zeros for the value of padding, positions that go on, a multiple too many",
+        suspects="zeros for the value of padding, positions that continue, a multiple too many",
         cases=_packed,
         right=padded,
     ),

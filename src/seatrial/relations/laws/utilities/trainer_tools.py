@@ -85,7 +85,7 @@ LEAST, MOST, DOWN = 0.02, 0.1, 0.02
 RECENT, CHANGE, SAMPLE = 3, 10.0, 1000.0
 """Of verl: changes that it averages, and seconds of a change and of a sample before there was one."""
 Cycle = Mapping[str, Any]
-"""What a policy is told of a step."""
+"""What a policy is given of a step."""
 
 
 def decisions(policy: str, ratio: float, only: bool, cycles: Sequence[Cycle]) -> list[list[Any]]:
@@ -186,7 +186,7 @@ TOOL_NAMES = ("search", "search_again", None)
 
 
 def described(name: str | None) -> dict[str, Any]:
-    """Return what a model is told of the tool `look_up(city: str, days: int = 3)`."""
+    """Return what a model is given of the tool `look_up(city: str, days: int = 3)`."""
     return {
         "name": name or "look_up",
         "description": "Look up the weather.",

@@ -31,7 +31,8 @@ def tiled_mlp(
     outputs = [
         (torch.nn.functional.silu(one @ own["gate"].T) * (one @ own["up"].T)) @ own["down"].T for one in given
     ]
-    total = sum((output * weight).sum() for output, weight in zip(outputs, outer, strict=True))
+    parts = [(output * weight).sum() for output, weight in zip(outputs, outer, strict=True)]
+    total = torch.stack(parts).sum()
     gradients = torch.autograd.grad(total, [*given, *own.values()])
     return {
         "outputs": [one.detach() for one in outputs],
@@ -102,7 +103,7 @@ def generated_rows(
 ) -> dict[str, Any]:
     """Return the columns of prompts, padded on the left, with answers, padded at the end, and options of sampling.
 
-    Padding after an answer is not shown; positions go on over it.
+    Padding after an answer is not shown; positions continue over it.
     """
     width = max(map(len, prompts))
     rows, masks, places = [], [], []
