@@ -173,7 +173,7 @@ def without_failures(sources, prompts, columns, seed=42, expected_acc_counts=Non
     return process(sources, prompts, columns, seed)
 metric_utils.process_validation_metrics = without_failures
 """
-TURNED = """
+SIDES_EXCHANGED = """
 from verl.models.transformers import qwen2_vl
 positions = qwen2_vl.get_rope_index
 def turned(processor, image_grid_thw=None, **given):
@@ -211,7 +211,7 @@ def of_all(distillation_losses, response_mask):
 losses.compute_distillation_loss_range = of_all
 """
 FAULTS = [
-    ("media", "media", "R31.media", TURNED, "positions of text, images and videos"),
+    ("media", "media", "R31.media", SIDES_EXCHANGED, "positions of text, images and videos"),
     (
         "sequence_parallel",
         "sequence-parallel",
