@@ -24,7 +24,7 @@ class VerlWork(KnowsFailures):
             "attention counts as if each token saw all others: it is causal",
             finding="verl: small functions of older releases",
             releases=before("verl", "0.7.1"),
-        ).of("R31.work/operations of a layer"),
+        ).of("R31.work/operations of a layer", "R31.work/operations of a layer with a window"),
     )
 
     def __init__(self) -> None:

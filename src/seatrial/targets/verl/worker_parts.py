@@ -119,7 +119,7 @@ def _generated(rollout_class: Any, proto: Any) -> Callable[..., Any]:
                 return SimpleNamespace(sequences=torch.cat([input_ids, torch.tensor(filled)], -1))
 
         config = OmegaConf.create(
-            {**SAMPLED, "do_sample": True, "response_length": longest, "val_kwargs": VALIDATED}
+            {**SAMPLED, "do_sample": True, "n": 1, "response_length": longest, "val_kwargs": VALIDATED}
         )
         batch = proto.from_dict(
             tensors={
@@ -202,13 +202,9 @@ def _size(measure: Any) -> Callable[..., Any]:
 
 
 def _put_back(pad: Any) -> Callable[..., Any]:
-    def put_back(values: Tensor, places: Tensor, batch: int, length: int) -> Any:
-        try:
-            return pad(values, places, batch, length)
-        except ModuleNotFoundError as missing:
-            raise NotServed(f"verl {release('verl')} pads with {missing.name}") from missing
-
-    return put_back
+    if not hasattr(inspect.getmodule(pad), "_fallback_pad_input"):
+        raise Gone(f"verl {release('verl')} pads with a package for GPUs")
+    return lambda values, places, batch, length: pad(values, places, batch, length)
 
 
 def _collated(collator_class: Any, modes: Any) -> Callable[..., Any]:
