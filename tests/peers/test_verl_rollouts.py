@@ -191,11 +191,11 @@ ulysses.ulysses_pad = zeros
 LAST_TILE = """
 from verl.models.transformers.tiled_mlp import GradientAccumulator
 install = GradientAccumulator.install_hooks
-def forgets(self, is_last_shard):
+def clears(self, is_last_shard):
     for value in self.accumulated_grads.values():
         value.zero_()
     install(self, is_last_shard)
-GradientAccumulator.install_hooks = forgets
+GradientAccumulator.install_hooks = clears
 """
 NEXT_STEP = """
 from verl.utils.tracking import FileLogger
