@@ -173,7 +173,55 @@ def without_failures(sources, prompts, columns, seed=42, expected_acc_counts=Non
     return process(sources, prompts, columns, seed)
 metric_utils.process_validation_metrics = without_failures
 """
+SIDES_EXCHANGED = """
+from verl.models.transformers import qwen2_vl
+positions = qwen2_vl.get_rope_index
+def turned(processor, image_grid_thw=None, **given):
+    grid = None if image_grid_thw is None else image_grid_thw[:, [0, 2, 1]]
+    return positions(processor, image_grid_thw=grid, **given)
+qwen2_vl.get_rope_index = turned
+"""
+ZEROS = """
+from verl.utils import ulysses
+pad = ulysses.ulysses_pad
+def zeros(ids, positions=None, ranks=1, pad_value=0):
+    return pad(ids, positions, ranks)
+ulysses.ulysses_pad = zeros
+"""
+LAST_TILE = """
+from verl.models.transformers.tiled_mlp import GradientAccumulator
+install = GradientAccumulator.install_hooks
+def clears(self, is_last_shard):
+    for value in self.accumulated_grads.values():
+        value.zero_()
+    install(self, is_last_shard)
+GradientAccumulator.install_hooks = clears
+"""
+NEXT_STEP = """
+from verl.utils.tracking import FileLogger
+write = FileLogger.log
+FileLogger.log = lambda self, data, step: write(self, data, step + 1)
+"""
+ALL_TOKENS = """
+import torch
+from verl.trainer.distillation import losses
+extremes = losses.compute_distillation_loss_range
+def of_all(distillation_losses, response_mask):
+    return extremes(distillation_losses, torch.ones_like(distillation_losses))
+losses.compute_distillation_loss_range = of_all
+"""
 FAULTS = [
+    ("media", "media", "R31.media", SIDES_EXCHANGED, "positions of text, images and videos"),
+    (
+        "sequence_parallel",
+        "sequence-parallel",
+        "R31.sequence_parallel",
+        ZEROS,
+        "packed rows padded for ranks",
+    ),
+    ("worker_parts", "worker-parts", "R31.worker_parts", LAST_TILE, "an MLP in tiles"),
+    ("trainer_tools", "trainer-tools", "R31.trainer_tools", NEXT_STEP, "what a run logs"),
+    ("distilled", "distilled", "R31.distilled", ALL_TOKENS, "what distillation logs"),
     ("scores", "score-math", "R17.reward", LAST_LETTERS, "reward of each answer"),
     ("step_parts", "step-parts", "R31.step_parts", PARTS_REVERSED, "rows of unequal lengths"),
     (

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from tests.unit.relations.defined_asynchronous import ASYNCHRONOUS
+from tests.unit.relations.defined_parts import PARTS
 from tests.unit.relations.defined_rollouts import ROLLOUTS
 
 from seatrial.relations.contracts.utilities import Batch, Episode
@@ -120,9 +121,12 @@ def read_calls(
         "minimax": "<minimax:tool_call>",
         "deepseek_v4": "<｜DSML｜tool_calls>",
         "kimi": "<|tool_calls_section_begin|>",
+        "gpt-oss": "<|start|>assistant<|channel|>",
+        "gemma4": "<|tool_call>",
     }
+    ends = {"gpt-oss": "<|call|>", "gemma4": "<tool_call|>"}
     begin = begins.get(form, "<tool_call>")
-    end = begin.replace("begin", "end") if form == "kimi" else begin.replace("<", "</")
+    end = ends.get(form, begin.replace("begin", "end") if form == "kimi" else begin.replace("<", "</"))
     if end not in text or begin not in text:
         return text, []
     before, *parts = text.split(begin)
@@ -133,6 +137,15 @@ def read_calls(
             found.append(
                 ("weather", json.loads(body.split("argument_begin|>")[1].split("<|tool_call_end")[0]))
             )
+            continue
+        if form == "gpt-oss":
+            found.append(("weather", json.loads(body.split("<|message|>")[1])))
+            continue
+        if form == "gemma4":
+            texts = body.removeprefix("call:weather").split('<|"|>')
+            texts[::2] = [re.sub(r"(\w+):", r'"\1":', one) for one in texts[::2]]
+            texts[1::2] = [json.dumps(one) for one in texts[1::2]]
+            found.append(("weather", json.loads("".join(texts))))
             continue
         if form == "hermes":
             call = json.loads(body)
@@ -265,6 +278,7 @@ FUNCTIONS = (
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},
     **ROLLOUTS,
+    **PARTS,
     **ASYNCHRONOUS,
     "balanced parts": balanced,
     "greedy parts": greedy,
@@ -279,7 +293,7 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "agent episode": episode,
     "messages of an interaction": conversations,
     "estimated work": lambda kind, sizes, lengths: (
-        sizes["num_hidden_layers"] * operations_of_a_layer(sizes, lengths)
+        sizes["num_hidden_layers"] * operations_of_a_layer(kind, sizes, lengths)
     ),
     "experts of episodes": episode,
 }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.unit.relations.defined_asynchronous import ASYNCHRONOUS_FAULTS, ASYNCHRONOUS_RELATIONS
+from tests.unit.relations.defined_parts import PART_FAULTS, PART_RELATIONS
 from tests.unit.relations.defined_rollouts import ROLLOUT_FAULTS, ROLLOUT_RELATIONS
 from tests.unit.relations.defined_utilities import DEFINED, Defined, operate, validation
 
@@ -32,6 +33,7 @@ RELATIONS = (
     "R31.repeated",
     *ROLLOUT_RELATIONS,
     *ASYNCHRONOUS_RELATIONS,
+    *PART_RELATIONS,
 )
 
 
@@ -250,10 +252,16 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "padded rows without padding": wrapped("rows without padding", lambda found: (found[0], found[1][::-1])),
     "a row that fills a batch": (
         "row that fills",
-        lambda sample, end: {
-            **sample,
-            **DEFINED["row that fills"](sample, end),
+        lambda sample, *one: {
+            **DEFINED["row that fills"](sample, *one),
             "rm_scores": sample["rm_scores"][:1],
+        },
+    ),
+    "a row that fills a batch of distillation": (
+        "row that fills",
+        lambda sample, *one: {
+            **DEFINED["row that fills"](sample, *one),
+            "teacher_ids": sample["teacher_ids"],
         },
     ),
     "advantages of sessions with several outputs": (
@@ -351,6 +359,10 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     ),
     **ROLLOUT_FAULTS,
     **ASYNCHRONOUS_FAULTS,
+    **PART_FAULTS,
+    "operations of a layer with a window": wrapped("estimated work", lambda work: 2 * work),
+    "calls of Gemma 4": wrapped("tool calls", lambda found: (found[0], found[1][:-1])),
+    "calls of Gemma 4, lines and nested values": wrapped("tool calls", lambda found: (found[0], [])),
     "arguments, and a second call": (
         "throughput",
         lambda tokens, *rest: tokens.append(1) or DEFINED["throughput"](tokens, *rest),

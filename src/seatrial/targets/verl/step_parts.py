@@ -8,13 +8,14 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import torch
 from torch import Tensor
 
-from seatrial.relations.laws.utilities.step_parts import FILLED
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
 from seatrial.targets.verl.estimators import UNUSED
@@ -23,8 +24,16 @@ TENSORDICTS = "verl.utils.tensordict_utils"
 PADDING = "verl.workers.utils.padding"
 
 
-class VerlStepParts:
+class VerlStepParts(KnowsFailures):
     """Functions of rows of unequal lengths, of rows that fill a batch, of sessions, tools and adapters."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "rows that fill a batch keep what the teacher says of the row that they are made of",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.9.1"),
+        ).of("R31.step_parts/a row that fills a batch of distillation"),
+    )
 
     def __init__(self) -> None:
         """Find those that the installed release has.
@@ -98,11 +107,12 @@ def _without_padding(cut: Any, mask_of: Any) -> Callable[..., Any]:
     return without
 
 
-def _row_that_fills(construct: Any, length: int) -> Callable[..., Any]:
-    if length != FILLED:
-        raise Gone(f"rows that fill a batch of verl {release('verl')} have {length} tokens")
+def _row_that_fills(construct: Any) -> Callable[..., Any]:
+    own = getattr(inspect.getmodule(construct), "SYNTHETIC_PADDING_SEQ_LEN", 2)
 
-    def filled(sample: Mapping[str, Any], end: int) -> dict[str, Any]:
+    def filled(sample: Mapping[str, Any], end: int, length: int) -> dict[str, Any]:
+        if length != own:
+            raise NotServed(f"rows that fill a batch of verl {release('verl')} have {own} tokens")
         tag = {"prompt_len": 3, "response_len": 2, "seq_len": 5}
         found, tags = construct(dict(sample), dict(tag), end)
         width = len(found["input_ids"])
@@ -212,10 +222,7 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
         _without_padding,
     ),
     "row that fills": (
-        [
-            "verl.trainer.ppo.padding_utils:construct_minimal_padding_template",
-            "verl.trainer.ppo.padding_utils:SYNTHETIC_PADDING_SEQ_LEN",
-        ],
+        ["verl.trainer.ppo.padding_utils:construct_minimal_padding_template"],
         _row_that_fills,
     ),
     "advantages of sessions": (

@@ -75,6 +75,24 @@ def _kimi(call: Call) -> str:
     )
 
 
+def _harmony(call: Call) -> str:
+    name, arguments = call
+    written = json.dumps(arguments, ensure_ascii=False)
+    return f"<|start|>assistant<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{written}<|call|>"
+
+
+def _gemma(call: Call) -> str:
+    def word(value: Any) -> str:
+        if isinstance(value, str):
+            return f'<|"|>{value}<|"|>'
+        if isinstance(value, dict):
+            return f"{{{','.join(f'{key}:{word(one)}' for key, one in value.items())}}}"
+        return f"[{','.join(map(word, value))}]" if isinstance(value, list) else json.dumps(value)
+
+    name, arguments = call
+    return f"<|tool_call>call:{name}{word(arguments)}<tool_call|>"
+
+
 WRITTEN: Mapping[str, Callable[[Call], str]] = {
     "hermes": _hermes,
     "qwen3_coder": _tagged("<tool_call>", "</tool_call>"),
@@ -83,6 +101,8 @@ WRITTEN: Mapping[str, Callable[[Call], str]] = {
     "minimax": _minimax,
     "deepseek_v4": _deepseek,
     "kimi": _kimi,
+    "gpt-oss": _harmony,
+    "gemma4": _gemma,
 }
 """How the chat template of a family of models writes a call."""
 TYPES = {
@@ -106,13 +126,21 @@ WHOLE: Call = (
 )
 NEGATIVE: Call = ("weather", {"city": "it's", "days": -12, "share": -1.5, "metric": False})
 NONE: Call = ("weather", {})
+FLAT: Call = (
+    "weather",
+    {"city": "Bern, {west}", "days": 0, "share": 0.5, "metric": True, "when": "today: 7"},
+)
+
+
+FORMS = tuple(form for form in WRITTEN if form != "gemma4")
+"""Those that can write every argument."""
 
 
 def _compared(
     stack: Any,
     cases: Sequence[tuple[str, Sequence[Call]]],
     shape: Callable[[Sequence[str]], str],
-    forms: Sequence[str] = tuple(WRITTEN),
+    forms: Sequence[str] = FORMS,
 ) -> Measure | None:
     """Compare the calls that a stack reads in texts with those written; None if it reads none of the forms."""
     wrong = []
@@ -136,6 +164,23 @@ def one_call_is_read(stack: Any, case: Numbers) -> Measure | None:
     return _compared(stack, cases, lambda texts: f"I look it up.\n{texts[0]}")
 
 
+@CALLS.law(
+    "calls of Gemma 4",
+    "a type lost, a call lost",
+    excluded=without("tool calls"),
+    calls=(NEGATIVE, NONE, FLAT),
+)
+@CALLS.law(
+    "calls of Gemma 4, lines and nested values",
+    "a text that ends with its first line, lists and objects in parts",
+    excluded=without("tool calls"),
+    calls=(WHOLE,),
+)
+def calls_of_gemma_are_read(stack: Any, case: Numbers, calls: Sequence[Call]) -> Measure | None:
+    """Check calls whose arguments are written without quotes around their names."""
+    return _compared(stack, [("calls", list(calls))], "\n".join, ("gemma4",))
+
+
 @CALLS.law("several calls", "the first or the last alone, another order", excluded=without("tool calls"))
 def several_calls_are_read(stack: Any, case: Numbers) -> Measure | None:
     """Check three calls in succession."""
@@ -146,7 +191,7 @@ def several_calls_are_read(stack: Any, case: Numbers) -> Measure | None:
     "texts that look like numbers",
     "a text argument that becomes a number or a truth value",
     excluded=without("tool calls"),
-    forms=("hermes", "qwen3_coder", "deepseek_v4", "kimi"),
+    forms=("hermes", "qwen3_coder", "deepseek_v4", "kimi", "gpt-oss", "gemma4"),
 )
 @CALLS.law(
     "texts that look like numbers, of formats with tags",

@@ -78,34 +78,36 @@ def without_padding(values: Tensor, lengths: Sequence[int]) -> tuple[list[list[f
     return rows, [[1] * length + [0] * (width - length) for length in lengths]
 
 
-FILLED = 128
-"""Tokens of a row that fills a batch: all but the last are the prompt."""
+FILLED = (2, 128)
+"""Tokens of a row that fills a batch: those of a release. All but the last are the prompt."""
 
 
-def filler(sample: Mapping[str, Any], end: int) -> dict[str, Any]:
+def filler(sample: Mapping[str, Any], end: int, length: int) -> dict[str, Any]:
     """Return a row of end ids that no loss, reward or metric sees, with the columns of a row that trains."""
     answer = torch.full((1,), end)
     found = {
         **sample,
-        "prompts": torch.full((FILLED - 1,), end),
+        "prompts": torch.full((length - 1,), end),
         "responses": answer,
-        "input_ids": torch.full((FILLED,), end),
-        "attention_mask": torch.ones(FILLED, dtype=torch.long),
+        "input_ids": torch.full((length,), end),
+        "attention_mask": torch.ones(length, dtype=torch.long),
         "response_mask": torch.zeros(1, dtype=torch.long),
         "loss_mask": torch.zeros(1, dtype=torch.long),
         "rm_scores": torch.zeros(1),
         "rollout_log_probs": torch.zeros(1),
         "num_turns": 0,
-        "position_ids": torch.arange(FILLED).expand(*sample["position_ids"].shape[:-1], FILLED),
+        "position_ids": torch.arange(length).expand(*sample["position_ids"].shape[:-1], length),
     }
+    if "multi_modal_inputs" in sample:
+        found["multi_modal_inputs"] = {}
     for name, value in (("routed_experts", 0), ("teacher_ids", end), ("teacher_logprobs", 0)):
         if name in sample:
-            shape = (FILLED, *sample[name].shape[1:])
+            shape = (length, *sample[name].shape[1:])
             found[name] = torch.full(shape, value, dtype=sample[name].dtype)
     return found
 
 
-def _samples(case: Numbers) -> list[Arguments]:
+def _samples(case: Numbers, *, teacher: bool = False) -> list[Arguments]:
     generator = case.generator()
     sample = {
         "prompts": torch.tensor([5, 6, 7]),
@@ -123,10 +125,14 @@ def _samples(case: Numbers) -> list[Arguments]:
     more = {
         "position_ids": torch.arange(5).expand(3, 5),
         "routed_experts": torch.randint(1, 8, (5, 2, 3), generator=generator),
+        "multi_modal_inputs": {"pixel_values": torch.randn(2, 3, generator=generator)},
+    }
+    taught = {
         "teacher_ids": torch.randint(1, 90, (5, 4), generator=generator),
         "teacher_logprobs": torch.randn(5, 4, generator=generator),
     }
-    return [(sample, 2), ({**sample, **more}, 3)]
+    rows = [({**sample, **taught}, 3)] if teacher else [(sample, 2), ({**sample, **more}, 3)]
+    return [(*row, length) for row in rows for length in FILLED]
 
 
 class Output(NamedTuple):
@@ -306,6 +312,13 @@ STEP_PART_FUNCTIONS = (
         law="a row that fills a batch",
         suspects="a row that trains, the reward or the experts of the row that it is made of",
         cases=_samples,
+        right=filler,
+    ),
+    Plain(
+        name="row that fills",
+        law="a row that fills a batch of distillation",
+        suspects="what the teacher says of the row that it is made of",
+        cases=lambda case: _samples(case, teacher=True),
         right=filler,
     ),
     Plain(
