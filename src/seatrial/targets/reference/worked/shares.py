@@ -27,6 +27,8 @@ from seatrial.targets.reference.limits.models import model_of
 from seatrial.targets.reference.worked.layouts import of_layouts
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
+from seatrial.targets.reference.worked.policy_views import of_policy_views
+from seatrial.targets.reference.worked.scoring_forms import of_scoring_forms
 from seatrial.targets.reference.worked.spread_layers import of_spread_layers
 from seatrial.targets.reference.worked.spread_models import of_spread_models
 from seatrial.targets.reference.worked.spread_policies import of_spread_policies
@@ -46,6 +48,8 @@ def examples() -> Iterator[WorkedExample]:
     yield from of_spread_layers()
     yield from of_spread_models()
     yield from of_spread_policies()
+    yield from of_policy_views()
+    yield from of_scoring_forms()
 
 
 def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:
