@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -26,7 +26,7 @@ from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import for_all
 
 WIDTH, INNER, HEADS, KEY_HEADS, HEAD, VOCABULARY, EPS = 6, 5, 4, 2, 4, 11, 0.1
-ACTIVATIONS = {
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu, "gelu": functional.gelu, "relu2": lambda x: x.clamp_min(0) ** 2,
     "gelu_pytorch_tanh": lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }  # fmt: skip
@@ -72,7 +72,12 @@ class Form:
             config["layer_types"] = self.kinds
         self.config = SimpleNamespace(**config)
         self.model: Any = nn.Module()
-        self.model.config, self.model.device, self.model.model = self.config, torch.device("cpu"), nn.Module()
+        for name, value in {
+            "config": self.config,
+            "device": torch.device("cpu"),
+            "model": nn.Module(),
+        }.items():
+            setattr(self.model, name, value)
         inner: Any = self.model.model
         inner.embed_tokens = nn.Embedding(VOCABULARY, WIDTH)
         if self.scaling != 1.0:
@@ -141,7 +146,9 @@ class Form:
             active = ACTIVATIONS[self.act](gate) * (up if self.gate else 1.0)
             out = _linear(getattr(layer.mlp, self.names[1]), active)
             hidden = hidden + self._normed(out, layer, names.mlp_out) * self.residual
-        logits = _linear(self.model.lm_head, self._root(hidden, self.final)) / self.config.logits_scaling
+        logits: Tensor = (
+            _linear(self.model.lm_head, self._root(hidden, self.final)) / self.config.logits_scaling
+        )
         cap = self.config.final_logit_softcapping
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
@@ -154,12 +161,12 @@ class Form:
         scaled = values / (values.square().mean(-1, keepdim=True) + EPS).sqrt()
         bias = getattr(norm, "bias", None)
         scaled = scaled * (norm.weight.double() + self.traits.norm_offset)
-        return scaled if bias is None else scaled + bias.double()
+        return scaled if bias is None else cast(Tensor, scaled + bias.double())
 
     def _attended(self, attention: Any, given: Tensor, kind: str) -> Tensor:
         sizes = [HEADS * HEAD, KEY_HEADS * HEAD, KEY_HEADS * HEAD]
         if self.joined:
-            queries, keys, values = _linear(attention.qkv_proj, given).split(sizes, -1)
+            queries, keys, values = _linear(attention.qkv_proj, given).split_with_sizes(sizes, -1)
         else:
             queries, keys, values = (_linear(getattr(attention, f"{name}_proj"), given) for name in "qkv")
         if self.wide:
@@ -178,7 +185,8 @@ class Form:
         scores = torch.tanh(scores / 0.5) * 0.5 if traits.caps_scores else scores
         ago = places[:, None] - places
         scores = scores.masked_fill((ago < 0) | (ago >= (window or len(given))), -math.inf)
-        return (scores.softmax(-1) @ values).transpose(0, 1).flatten(1)
+        gathered: Tensor = scores.softmax(-1) @ values
+        return gathered.transpose(0, 1).flatten(1)
 
     def _turned(self, heads: Tensor) -> Tensor:
         turned, pairs = heads.clone(), self.turned // 2

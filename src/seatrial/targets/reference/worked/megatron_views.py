@@ -69,7 +69,7 @@ def _added(first: bool, from_file: bool) -> list[Any]:
     if first:
         module.embedding = nn.Embedding(4, 3)
     block = nn.Module()
-    block.linear_qkv, block.layer_number = Layer(3, 16, bias=False), 4  # type: ignore[assignment]
+    block.linear_qkv, block.layer_number = Layer(3, 16, bias=False), 4
     module.decoder = nn.Module()
     module.decoder.layers = nn.ModuleList([block])
     shapes = ((8, 3), (4, 3), (4, 3))

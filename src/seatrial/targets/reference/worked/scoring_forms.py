@@ -17,6 +17,7 @@ from refrl.config import LoraConfig
 from refrl.config.policy import SchedulerConfig
 from refrl.policy import lora, optimizer, scoring
 from refrl.policy.dtensor import expert_parallel, tensor_parallel
+from refrl.policy.fused import FusedForward
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
 from seatrial.targets.reference.worked.made import batch, example, refused
@@ -30,11 +31,9 @@ def of_scoring_forms() -> Iterator[WorkedExample]:
 
 
 def _of_scoring() -> Iterator[WorkedExample]:
-    plain, packed, chunked = (
-        ("_padded", {}),
-        ("_packed", {}),
-        ("_chunked", {"states": "_padded_states", "chunk": 4}),
-    )
+    plain: Any = ("_padded", {})
+    packed: Any = ("_packed", {})
+    chunked = ("_chunked", {"states": "_padded_states", "chunk": 4})
     joined = ("_chunked", {"states": "_packed_states", "chunk": 4})
     packs, chunk = {"sequence_packing.enabled": True}, {"logprob_chunk_size": 4}
     device = ("_chunked", {"states": "_padded_states", "chunk": DEVICE_CHUNKS[1]})
@@ -98,8 +97,8 @@ def _scored(options: Mapping[str, Any], kind: str, refuses: str | None) -> list[
             stack.enter_context(patch.object(scoring, name, value))
         made = scoring.make_scoring(policy_configuration(options), model, 0.75)
     forward: Any = made.forward
-    fused = isinstance(forward, scoring.FusedForward)
-    assert made.train_forward == ("trained", forward)
+    fused = isinstance(forward, FusedForward)
+    assert cast(Any, made.train_forward) == ("trained", forward)
     inner = forward.forward if fused else forward
     assert inner.keywords.pop("temperature") == 0.75
     own = {key: getattr(value, "__name__", value) for key, value in inner.keywords.items()}
@@ -318,7 +317,7 @@ def _adapted(targets: tuple[str, ...] | None) -> list[str]:
     class Made(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.c_attn, self.q = Conv1D(2, 2), nn.Linear(2, 2)
+            self.c_attn, self.q = cast(Any, Conv1D)(2, 2), nn.Linear(2, 2)
             self.embedding, self.head = nn.Embedding(2, 2), nn.Linear(2, 2)
             self.head.weight = self.embedding.weight
 
