@@ -171,7 +171,7 @@ class Form:
             queries, keys, values = (_linear(getattr(attention, f"{name}_proj"), given) for name in "qkv")
         if self.wide:
             queries, keys = self._root(queries, attention.q_norm), self._root(keys, attention.k_norm)
-        queries, keys, values = (one.unflatten(-1, (-1, HEAD)) for one in (queries, keys, values))
+        queries, keys, values = (one.reshape(len(one), -1, HEAD) for one in (queries, keys, values))
         if self.wide is False:
             queries, keys = self._root(queries, attention.q_norm), self._root(keys, attention.k_norm)
         traits, window = self.traits, self.config.sliding_window

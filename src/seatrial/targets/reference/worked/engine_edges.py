@@ -1,39 +1,36 @@
-"""Worked examples of engines: ranges, weights that a library did not take, requests by name, and adapters' files."""
+"""Worked examples of engines: ranges, weights that a library did not take, and requests by name."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from refrl.config import LoraConfig
-from refrl.generation import torch_engine
-from refrl.generation.base import SamplingParams
+from refrl.generation import messages, torch_engine
+from refrl.generation.base import Completion, SamplingParams
+from refrl.generation.decoding import KeptRecorder
 from refrl.generation.lean_norms import CentredNorm, Norm
 from refrl.generation.lean_rotary import Rotary
-from refrl.generation.pool import Router
+from refrl.generation.pool import GenerationPool, Router, join
 from refrl.generation.quantized import Int8Linear
 from refrl.generation.receiving import StagedEngine
 from refrl.generation.static.ops import Counters, DeviceOps, Turns
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.generation.vllm import engine as vllm
-from refrl.policy.adapter_files import CONFIG, PREFIX, WEIGHTS, read_adapters, save_adapters
 from refrl.weight_sync.base import WeightSyncError
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.checkpoints import in_folder
 from seatrial.targets.reference.worked.kernels import made_triton
 from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.made_packages import imported_with, package
+
+CPU = torch.device("cpu")
 
 
 def of_engine_edges() -> Iterator[WorkedExample]:
@@ -41,7 +38,6 @@ def of_engine_edges() -> Iterator[WorkedExample]:
     yield from _of_ranges()
     yield from _of_weights()
     yield from _of_requests()
-    yield from _of_files()
 
 
 def _of_ranges() -> Iterator[WorkedExample]:
@@ -66,9 +62,16 @@ def _of_ranges() -> Iterator[WorkedExample]:
         yield refused(
             f"slot {slot} of replica 0 is not in use", f"slot {slot}, given back", _given_back, slot
         )
-    yield example(
-        "slots that are taken and given back", [(1, 1), [(0, 0), (1, 0), (0, 1), (1, 0)], (2, 1)], _slots
-    )
+    for pauses in (True, False):
+        name = f"a request that is given up three times, each in a pause: {pauses}"
+        if pauses:
+            yield example(name, ["stop", 4, (0,)], _given_up, pauses)
+        else:
+            yield refused("the engines gave up 3 times on one request", name, _given_up, pauses)
+    yield example("a message in bytes", ["x", {"a": 1}, [1.5, 2.5], 0], _in_bytes)
+    yield example("kept ids of a large vocabulary", [((3, 69_999),)], _kept)
+    for first, second in ((None, None), (((2,),), None), (None, ((2,),))):
+        yield example(f"kept ids {first}, continued with {second}", None, _joined, first, second)
     for biased, dtype in ((False, torch.float32), (True, torch.float32), (True, torch.bfloat16)):
         right = [[[2.5 + biased, -0.5]], str(dtype)] if biased else [[[2.5, -1.0]], str(dtype)]
         yield example(f"a layer in int8 of {dtype}, with a bias: {biased}", right, _int8, biased, dtype)
@@ -87,19 +90,43 @@ def _given_back(slot: int) -> None:
     asyncio.run(call())
 
 
-def _slots() -> list[Any]:
-    """Return loads and slots of two replicas of two; a slot is given back before the last one."""
+def _in_bytes() -> list[Any]:
+    """Return a message that arrives byte by byte."""
+    data = bytearray()
+    message = messages.Message("x", {"a": 1}, [torch.tensor([1.5, 2.5])])
+    messages.send(cast(Any, SimpleNamespace(sendall=data.extend)), message)
 
-    async def call() -> list[Any]:
-        router = Router(2, 2)
-        slots = [tuple(await router.acquire_slot()) for _ in range(2)]
-        loads = router.loads
-        slots.append(tuple(await router.acquire_slot()))
-        router.release_slot(1, 0)
-        slots.append(tuple(await router.acquire_slot()))
-        return [loads, slots, router.loads]
+    def receive(view: memoryview) -> int:
+        view[:1] = bytes([data.pop(0)])
+        return 1
 
-    return asyncio.run(call())
+    found = messages.receive(cast(Any, SimpleNamespace(recv_into=receive)))
+    return [found.kind, found.fields, found.tensors[0].tolist(), len(data)]
+
+
+def _joined(first: Any, second: Any) -> Any:
+    parts = [Completion((1,), (2,), (-0.5,), "abort", kept_ids=kept) for kept in (first, second)]
+    return join(*parts).kept_ids
+
+
+def _kept() -> Any:
+    recorder, kept_RV = KeptRecorder(), torch.zeros(1, 70_000, dtype=torch.bool)
+    kept_RV[0, [3, 69_999]] = True
+    recorder.add([0], kept_RV, [2])
+    return recorder.rows(1)
+
+
+def _given_up(pauses: bool) -> list[Any]:
+    """Return how a request ends that engines give up three times, how often it was sent, and the loads afterwards."""
+    sent: list[int] = []
+
+    async def answer(request: int) -> Any:
+        sent.append(request)
+        pool._num_pauses += pauses
+        return SimpleNamespace(finish_reason="abort" if len(sent) < 4 else "stop")
+
+    pool: Any = GenerationPool([answer], capacity=1, max_aborts=2)
+    return [asyncio.run(pool.generate(7)).finish_reason, len(sent), pool._router.loads]
 
 
 def _int8(biased: bool, dtype: torch.dtype) -> list[Any]:
@@ -158,7 +185,6 @@ def _engine(stale: int = 0) -> Any:
 
     made: Any = Engine(model, load_batch_bytes=64)
     if stale:
-        served.update({name: served[name] for name in ("a.weight", "b.weight", "c.weight", "d.weight")})
         made._served = lambda: iter([(name, served[name]) for name in model.state_dict() if name != "late"])
     return made, noted
 
@@ -206,7 +232,7 @@ def _compared() -> list[Any]:
     """Return modes of a model and its part as it is compared and afterwards, the answer, and how often it is asked."""
     model: Any = nn.Sequential(nn.Dropout()).train()
     model[0].eval()
-    model.device = torch.device("cpu")
+    model.device = CPU
     modes: list[list[bool]] = []
 
     def difference(of: Any) -> None:
@@ -229,8 +255,7 @@ def _of_requests() -> Iterator[WorkedExample]:
 
 
 def _by_name(gives_up: bool) -> list[Any]:
-    """Return the tokens of two calls of two rows each, the second row's of the first; the number of names; and which
-    requests are given up. vLLM answers in the other order, a token at a time."""
+    """Return second rows of two calls, how many names there were, and which are given up; answers come backwards."""
     added: list[str] = []
     aborted: list[str] = []
     waiting: dict[str, list[int]] = {}
@@ -275,7 +300,7 @@ def _not_loaded(kind: type[Exception]) -> Any:
         model_name="there", precision="float32", generation=SimpleNamespace(vllm_cfg=own)
     )
     with patch.dict("sys.modules", {"vllm": package("vllm", LLM=fail)}), patch.dict("os.environ"):
-        return vllm._start(config, torch.device("cpu"), 8)
+        return vllm._start(config, CPU, 8)
 
 
 def _unserved() -> list[str]:
@@ -312,7 +337,7 @@ def _unserved() -> list[str]:
             layer = SimpleNamespace(**{**own, **changes, "rotary": None if turned is None else 0})
             found = []
             for one in (ops, plain):
-                counters = Counters(torch.device("cpu"))
+                counters = Counters(CPU)
                 counters.set(2, 0)
                 cache = torch.randn(2, 2, 1, 4, 4, generator=torch.Generator().manual_seed(2))
                 turns = (
@@ -324,74 +349,17 @@ def _unserved() -> list[str]:
                 layers=[SimpleNamespace(**own), layer], rotaries=[turned or rotary]
             )
             wrong += [f"attention {changes}"] * (not same) + ["slots"] * (not ops.reads_all_slots(weights))
+        for params in (
+            SamplingParams(max_new_tokens=1, greedy=True),
+            SamplingParams(max_new_tokens=1, top_k=2),
+        ):
+            drawn = []
+            for one in (ops, plain):
+                to = torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 2), torch.zeros(2, dtype=torch.long)
+                kept = one.sample(
+                    up, params, torch.full((1, 2), 0.5, dtype=torch.float64), *to, Counters(CPU)
+                )
+                drawn.append([*(values.tolist() for values in to), None if kept is None else kept.tolist()])
+            wrong += [f"samples of {params}"] * (drawn[0] != drawn[1])
         served: Any = SimpleNamespace(layers=[SimpleNamespace(**own)], rotaries=[rotary])
         return [*wrong, *["slots that are read"] * ops.reads_all_slots(served)]
-
-
-def _of_files() -> Iterator[WorkedExample]:
-    own = in_folder(_read)
-    yield example(
-        "files of an adapter",
-        [{"q.lora_A.weight": [[2.0, 2.0]], "q.lora_B.weight": [[3.0]]}, ["q"], 4.0],
-        own,
-    )
-    for name, value in (
-        ("bias", None),
-        ("rank_pattern", None),
-        ("modules_to_save", []),
-        ("alpha_pattern", {}),
-    ):
-        if value is not None or name != "bias":
-            yield example(f"files of an adapter with {name}={value}", True, own, {name: value}, short=True)
-    for changes, words in (
-        ({"r": 2}, "r=2, and this run needs 1: set policy.lora_cfg.dim and alpha"), ({"lora_alpha": 3},
-        "lora_alpha=3, and"),
-        ({"r": None}, "r=None, and this run needs 1"), ({"peft_type": "LOHA"},
-        "peft_type='LOHA', and this run needs 'LORA'"),
-        ({"bias": "all"}, "bias='all', and this run needs 'none': it is no plain LoRA"), ({"use_dora": True},
-        "use_dora=True"),
-        ({"use_rslora": True}, "use_rslora=True"), ({"fan_in_fan_out": True}, "fan_in_fan_out=True"),
-        ({"modules_to_save": ["x"]}, "modules_to_save=['x']"), ({"rank_pattern": {"q": 2}}, "rank_pattern={'q': 2}"),
-        ({"alpha_pattern": {"q": 2}}, "alpha_pattern={'q': 2}"), ({"layers_to_transform": [0]},
-        "layers_to_transform=[0]"),
-        ({"lora_bias": True}, "lora_bias=True"),
-    ):  # fmt: skip
-        yield refused(words, f"files of an adapter with {changes}", own, changes)
-    for damage, words in (
-        ("config", "holds no adapter in PEFT's format"), ("weights", "holds no adapter in PEFT's format"),
-        ("text", "holds no adapter in PEFT's format"), ("bytes", "holds no adapter in PEFT's format"),
-        ("missing", "it is missing 1 tensors ['q.lora_B.weight'] and has 0 unknown ones []"),
-        ("unknown", "it is missing 0 tensors [] and has 1 unknown ones ['v.lora_A.weight']"),
-        ("shape", "q.lora_B.weight has shape (2, 1), and the model needs (1, 1)"),
-    ):  # fmt: skip
-        yield refused(words, f"files of an adapter, damaged: {damage}", own, {}, damage)
-
-
-def _read(
-    folder: Path, changes: Mapping[str, Any] | None = None, damage: str = "", *, short: bool = False
-) -> Any:
-    """Return what is read of an adapter that was written, then changed or damaged; its layers and alpha."""
-    lora = LoraConfig(enabled=True, dim=1, alpha=4)
-    weights = {"q.lora_A.weight": torch.full((1, 2), 2.0), "q.lora_B.weight": torch.full((1, 1), 3.0)}
-    output = folder / "adapter"
-    save_adapters(weights, lora, "base", output)
-    path = output / CONFIG
-    described = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**described, **(changes or {})}), encoding="utf-8")
-    more = {"v.lora_A.weight": torch.ones(1)} if damage == "unknown" else {}
-    if damage in ("unknown", "missing", "shape"):
-        kept = {name: one for name, one in weights.items() if damage != "missing" or "lora_A" in name} | more
-        if damage == "shape":
-            kept["q.lora_B.weight"] = torch.ones(2, 1)
-        save_file({PREFIX + name: one for name, one in kept.items()}, output / WEIGHTS)
-    for name, file in (("config", CONFIG), ("weights", WEIGHTS)):
-        if damage == name:
-            (output / file).unlink()
-    for name, file in (("text", CONFIG), ("bytes", WEIGHTS)):
-        if damage == name:
-            (output / file).write_bytes(b"{")
-    found = read_adapters(output, lora, {name: tuple(one.shape) for name, one in weights.items()})
-    if short:
-        return all(torch.equal(found[name], one) for name, one in weights.items())
-    names = cast(Any, described["target_modules"])
-    return [{name: one.tolist() for name, one in sorted(found.items())}, names, described["lora_alpha"]]

@@ -90,6 +90,14 @@ def _of_configurations() -> Iterator[WorkedExample]:
     yield refused(
         "parameters without a place: x", "a parameter that has no place", _loaded, False, 0, 1, ["x"]
     )
+    head = "output_layer.weight"
+    for tied, stage in ((True, 0), (False, 1)):
+        words = f"parameters without a place: {head}"
+        yield refused(
+            words, f"a head of stage {stage}, tied: {tied}", _loaded, tied, stage, 2, ["kept", head]
+        )
+    right_head = ["kept", head, "model.embed_tokens.weight"]
+    yield example("a tied head of the last stage", right_head, _loaded, True, 1, 2, ["kept", head])
     yield example("a head that is tied, of the last stage", right_tied(), _tied)
     norm = "RMSNorm"
     for experts_there in (False, True):
@@ -176,6 +184,8 @@ def _loaded(tied: bool, stage: int, stages: int, unknown: list[str] | None = Non
         made = model.load_model(
             Path("there"), _architecture(tied=tied), parallel, config, torch.device("cpu")
         )
+    if unknown:
+        return [*made.links, *made.links["output_layer.weight"].tensors]
     return {**found, "trains": made.module.training}
 
 

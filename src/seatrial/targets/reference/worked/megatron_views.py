@@ -61,14 +61,14 @@ def _added(first: bool, from_file: bool) -> list[Any]:
     from refrl.policy.megatron.model import LocalModel
 
     class Layer(nn.Linear):
-        def forward(self, states: Tensor) -> Any:  # type: ignore[override]
+        def forward(self, states: Tensor) -> Any:
             return super().forward(states), "bias"
 
     module: Any = nn.Module()
     module.config, module.pre_process = SimpleNamespace(num_moe_experts=None), first
     if first:
         module.embedding = nn.Embedding(4, 3)
-    block = nn.Module()
+    block: Any = nn.Module()
     block.linear_qkv, block.layer_number = Layer(3, 16, bias=False), 4
     module.decoder = nn.Module()
     module.decoder.layers = nn.ModuleList([block])

@@ -23,12 +23,14 @@ from refrl.policy.updates import Accumulated, UpdatingPolicy
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import batch, example
 from seatrial.targets.reference.worked.made_ranks import Group, by_rank
+from seatrial.targets.reference.worked.scoring_forms import of_scoring_forms
 
 
 def of_policy_views() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_backends()
     yield from _of_passes()
+    yield from of_scoring_forms()
 
 
 def _of_backends() -> Iterator[WorkedExample]:

@@ -17,10 +17,12 @@ from refrl.config import LoraConfig
 from refrl.config.policy import SchedulerConfig
 from refrl.policy import lora, optimizer, scoring
 from refrl.policy.dtensor import expert_parallel, tensor_parallel
-from refrl.policy.fused import FusedForward
+from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
+from refrl.policy.fused import FusedForward, why_not_fused
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
 from seatrial.targets.reference.worked.made import batch, example, refused
+from seatrial.targets.reference.worked.made_ranks import Mesh, by_rank
 
 
 def of_scoring_forms() -> Iterator[WorkedExample]:
@@ -55,6 +57,9 @@ def _of_scoring() -> Iterator[WorkedExample]:
         steps = [*["head"] * ("chunk" in right[1]), *["window"] * ("packed" in name)]
         due = [right, f"the model's own: {why}" if why else "fused", asked, steps]
         yield example(f"scoring that is {name}", due, _scored, options, kind, refuses)
+    for device in ("cpu", "meta", "xpu"):
+        of: Any = SimpleNamespace(device=SimpleNamespace(type=device))
+        yield example(f"fused kernels on {device}", f"the model is on {device}", why_not_fused, of)
     for cap, biased, words in (
         (None, False, None), (0, False, None), (3.0, True, "caps its logits softly after the head"),
         (None, True, "has a head with a bias"),
@@ -64,7 +69,35 @@ def _of_scoring() -> Iterator[WorkedExample]:
         else:
             yield refused(f"SimpleNamespace {words}", f"a head: {words}", _checked, cap, biased)
     for packs_rows in (False, True):
+        yield example(f"shared scores by definition, packed: {packs_rows}", True, _by_definition, packs_rows)
         yield example(f"what scores come of, packed: {packs_rows}", [], _sources, packs_rows)
+
+
+def _by_definition(packs: bool) -> bool:
+    """Return whether each token's score is that of the logits at the token before it, which depend on id and place."""
+
+    def logits(ids: Tensor, places: Tensor) -> Tensor:
+        return torch.sin((ids * 0.3 + places * 0.7).unsqueeze(-1) * torch.arange(1.0, 11.0))
+
+    def model(*, input_ids: Tensor, position_ids: Tensor, **options: Any) -> Any:
+        return SimpleNamespace(logits=logits(input_ids, position_ids))
+
+    rows = batch()
+
+    def call(group: Any, rank: int) -> Any:
+        meshes: Any = SimpleNamespace(context=Mesh(group), tensor=Mesh(group))
+        forward = SharedForward(OwnPositions(meshes, False), packs, temperature=0.5, dtype=torch.float32)
+        return forward(cast(Any, model), rows)
+
+    ((found, _),) = by_rank(1, call)
+    for row, prompt in enumerate(rows.prompt_lens_B.tolist()):
+        ids = rows.input_ids_BS[row]
+        scores = (logits(ids, torch.arange(len(ids))) / 0.5).log_softmax(-1)
+        for token in range(int(rows.completion_lens_B[row])):
+            due = float(scores[prompt + token - 1, ids[prompt + token]]) * float(rows.mask_BT[row, token])
+            if abs(float(found[row, token]) - due) > 1e-5:
+                return False
+    return True
 
 
 def _scored(options: Mapping[str, Any], kind: str, refuses: str | None) -> list[Any]:

@@ -28,7 +28,6 @@ from seatrial.targets.reference.worked.layouts import of_layouts
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, Mesh, backward, by_rank
 from seatrial.targets.reference.worked.policy_views import of_policy_views
-from seatrial.targets.reference.worked.scoring_forms import of_scoring_forms
 from seatrial.targets.reference.worked.spread_layers import of_spread_layers
 from seatrial.targets.reference.worked.spread_models import of_spread_models
 from seatrial.targets.reference.worked.spread_policies import of_spread_policies
@@ -49,7 +48,6 @@ def examples() -> Iterator[WorkedExample]:
     yield from of_spread_models()
     yield from of_spread_policies()
     yield from of_policy_views()
-    yield from of_scoring_forms()
 
 
 def _replicas(norms: Sequence[float], weights: Sequence[Mapping[str, float]]) -> list[Any]:
@@ -224,9 +222,8 @@ def _of_sequences() -> Iterator[WorkedExample]:
             True,
             lambda packed=packed: _alike(_shared(1, packed), _shared(2, packed)),
         )
-    yield example(
-        "rows laid end to end score as padded ones", True, lambda: _alike(_shared(1, True), _shared(2, False))
-    )
+    name = "rows laid end to end score as padded ones"
+    yield example(name, True, lambda: _alike(_shared(1, True), _shared(2, False)))
 
 
 class _Counting:
@@ -252,8 +249,8 @@ def _shared(size: int, packed: bool) -> list[Any]:
         model: Any = _Counting()
         model.scale = torch.ones((), requires_grad=True)
         logprobs, entropy = forward(model, batch())
-        (2 * logprobs + entropy).sum().backward()
-        return logprobs.detach(), entropy.detach(), model.scale.grad
+        (gradient,) = torch.autograd.grad((2 * logprobs + entropy).sum(), model.scale)
+        return logprobs.detach(), entropy.detach(), gradient
 
     return by_rank(size, call)
 

@@ -49,6 +49,7 @@ def _of_meshes() -> Iterator[WorkedExample]:
             "starts": [],
         }
         yield example(f"meshes of {size} processes laid out as {layout}", right, _meshes, size, layout)
+    yield example("sizes of meshes", {"data": 2, "context": 3, "tensor": 4, "expert": 5}, _sizes)
     yield example("the group of a process that is alone", ["gloo", 0, 1], _alone)
     for words, size, layout in (
         ("num_processes=6 is no multiple of", 6, (2, 2, 1)),
@@ -104,6 +105,14 @@ def _meshes(size: int, layout: tuple[int, int, int], is_there: bool = True) -> A
     parts = [made.context, made.tensor, made.shards, made.experts, made.expert_copies]
     data = made.data
     return {"meshes": noted, "data": (data.rank, data.size, data.group), "parts": parts, "starts": starts}
+
+
+def _sizes() -> dict[str, int]:
+    made: dict[str, Any] = {
+        name: SimpleNamespace(size=lambda of=number: of)
+        for number, name in enumerate(("context", "tensor", "experts", "shards", "expert_copies"), start=3)
+    }
+    return meshes.Meshes(data=World(0, 2), **made).sizes()
 
 
 def _alone() -> Any:
