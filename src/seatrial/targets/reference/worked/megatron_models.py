@@ -113,7 +113,9 @@ def _of_configurations() -> Iterator[WorkedExample]:
             )
     yield example("how gradients are summed", [True, False, False], _trained)
     for shares in (False, True):
-        yield example(f"norms of large states in bfloat16: {shares}", [[1.0, 1.0], shares], _normed, shares)
+        yield example(
+            f"norms of large states in bfloat16: {shares}", [[1.0, 1.0], [0.5, 0.5], shares], _normed, shares
+        )
 
 
 def right_tied() -> list[Any]:
@@ -233,7 +235,9 @@ def _normed(shares: bool) -> list[Any]:
     config: Any = SimpleNamespace(params_dtype=torch.float16, sequence_parallel=shares)
     norm = RMSNorm(config, 2, 1e-6)
     weight: Any = norm.weight
-    return [norm(torch.tensor([600.0, 600.0], dtype=torch.float16)).tolist(), weight.sequence_parallel]
+    small = RMSNorm(config, 2, 3.0)(torch.ones(2)).tolist()  # 1 / sqrt(1 + 3)
+    large = norm(torch.tensor([600.0, 600.0], dtype=torch.float16)).tolist()
+    return [large, small, weight.sequence_parallel]
 
 
 def _of_groups() -> Iterator[WorkedExample]:
