@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,13 @@ def of_adapter_files() -> Iterator[WorkedExample]:
         [{"q.lora_A.weight": [[2.0, 2.0]], "q.lora_B.weight": [[3.0]]}, ["q"], 4.0],
         own,
     )
-    for changes in ({"rank_pattern": None}, {"modules_to_save": []}, {"alpha_pattern": {}}):
-        yield example(f"files of an adapter with {changes}", True, own, changes, short=True)
+    same: Sequence[Mapping[str, Any]] = (
+        {"rank_pattern": None},
+        {"modules_to_save": []},
+        {"alpha_pattern": {}},
+    )
+    for one in same:
+        yield example(f"files of an adapter with {one}", True, own, one, short=True)
     for changes, words in (
         ({"r": 2}, "r=2, and this run needs 1: set policy.lora_cfg.dim and alpha"), ({"lora_alpha": 3},
         "lora_alpha=3, and"),

@@ -57,9 +57,9 @@ def _of_scoring() -> Iterator[WorkedExample]:
         steps = [*["head"] * ("chunk" in right[1]), *["window"] * ("packed" in name)]
         due = [right, f"the model's own: {why}" if why else "fused", asked, steps]
         yield example(f"scoring that is {name}", due, _scored, options, kind, refuses)
-    for device in ("cpu", "meta", "xpu"):
-        of: Any = SimpleNamespace(device=SimpleNamespace(type=device))
-        yield example(f"fused kernels on {device}", f"the model is on {device}", why_not_fused, of)
+    for place in ("cpu", "meta", "xpu"):
+        of: Any = SimpleNamespace(device=SimpleNamespace(type=place))
+        yield example(f"fused kernels on {place}", f"the model is on {place}", why_not_fused, of)
     for cap, biased, words in (
         (None, False, None), (0, False, None), (3.0, True, "caps its logits softly after the head"),
         (None, True, "has a head with a bias"),
