@@ -62,12 +62,16 @@ def _of_ranges() -> Iterator[WorkedExample]:
         yield refused(
             f"slot {slot} of replica 0 is not in use", f"slot {slot}, given back", _given_back, slot
         )
-    for pauses in (True, False):
-        name = f"a request that is given up three times, each in a pause: {pauses}"
-        if pauses:
-            yield example(name, ["stop", 4, (0,)], _given_up, pauses)
-        else:
-            yield refused("the engines gave up 3 times on one request", name, _given_up, pauses)
+    # Three times in pauses, which do not count, and twice besides; or three times without a pause.
+    yield example("a request that is given up in pauses", ["stop", 6, (0,)], _given_up, 3, 5)
+    words = "the engines gave up 3 times on one request"
+    yield refused(words, "a request that is given up without a pause", _given_up, 0, 3)
+    for kind, given, right_blocks in (
+        ("cpu", None, 0), ("cuda", None, 16), ("cuda", 0, 0), ("cpu", 4, 4), ("cuda", 4, 4),
+    ):  # fmt: skip
+        model: Any = SimpleNamespace(device=SimpleNamespace(type=kind))
+        name = f"blocks of {given} tokens on {kind}"
+        yield example(name, right_blocks, _block_tokens, model, given)
     yield example("a message in bytes", ["x", {"a": 1}, [1.5, 2.5], 0], _in_bytes)
     yield example("kept ids of a large vocabulary", [((3, 69_999),)], _kept)
     for first, second in ((None, None), (((2,),), None), (None, ((2,),))):
@@ -116,14 +120,18 @@ def _kept() -> Any:
     return recorder.rows(1)
 
 
-def _given_up(pauses: bool) -> list[Any]:
-    """Return how a request ends that engines give up three times, how often it was sent, and the loads afterwards."""
+def _block_tokens(model: Any, given: int | None) -> int:
+    return TorchGenerator(model, 0, block_tokens=given)._block_tokens
+
+
+def _given_up(in_pauses: int, times: int) -> list[Any]:
+    """Return how a request ends that engines give up so often, how often it was sent, and the loads afterwards."""
     sent: list[int] = []
 
     async def answer(request: int) -> Any:
         sent.append(request)
-        pool._num_pauses += pauses
-        return SimpleNamespace(finish_reason="abort" if len(sent) < 4 else "stop")
+        pool._num_pauses += len(sent) <= in_pauses
+        return SimpleNamespace(finish_reason="abort" if len(sent) <= times else "stop")
 
     pool: Any = GenerationPool([answer], capacity=1, max_aborts=2)
     return [asyncio.run(pool.generate(7)).finish_reason, len(sent), pool._router.loads]
