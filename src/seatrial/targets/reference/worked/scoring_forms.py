@@ -80,7 +80,7 @@ def _by_definition(packs: bool) -> bool:
         return torch.sin((ids * 0.3 + places * 0.7).unsqueeze(-1) * torch.arange(1.0, 11.0))
 
     def model(*, input_ids: Tensor, position_ids: Tensor, **options: Any) -> Any:
-        return SimpleNamespace(logits=logits(input_ids, position_ids))
+        return SimpleNamespace(logits=logits(input_ids, position_ids) * weight)
 
     rows = batch()
 
@@ -89,7 +89,12 @@ def _by_definition(packs: bool) -> bool:
         forward = SharedForward(OwnPositions(meshes, False), packs, temperature=0.5, dtype=torch.float32)
         return forward(cast(Any, model), rows)
 
-    ((found, _),) = by_rank(1, call)
+    weight = torch.ones((), requires_grad=True)
+    ((found, entropy),) = by_rank(1, call)
+    if not all(
+        bool(torch.autograd.grad(one.sum(), weight, retain_graph=True)[0]) for one in (found, entropy)
+    ):
+        return False
     for row, prompt in enumerate(rows.prompt_lens_B.tolist()):
         ids = rows.input_ids_BS[row]
         scores = (logits(ids, torch.arange(len(ids))) / 0.5).log_softmax(-1)
