@@ -22,6 +22,7 @@ from refrl.generation.receiving import StagedEngine
 from refrl.generation.sampling import draw, row_uniforms
 from refrl.generation.static.decoding import decode_in_blocks
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.decoder_forms import of_decoder_forms
 from seatrial.targets.reference.worked.made import example, for_all, refused
 from seatrial.targets.reference.worked.made_packages import package
 
@@ -41,6 +42,7 @@ def of_decoding() -> Iterator[WorkedExample]:
         (3, [0, 1, 2], []),
     ):
         yield example(f"the places of {num} rows, of which {ended} end", right, compacting_order, num, ended)
+    yield from of_decoder_forms()
     if find_spec("megatron") is not None:
         yield from _of_megatron()
 

@@ -29,6 +29,7 @@ from seatrial.targets.reference.configuration import configuration, policy_confi
 from seatrial.targets.reference.limits.models import model_of
 from seatrial.targets.reference.worked.building import Noted
 from seatrial.targets.reference.worked.decoded import of_decoding
+from seatrial.targets.reference.worked.engine_edges import of_engine_edges
 from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.served_by_vllm import of_vllm
 
@@ -39,6 +40,7 @@ def examples() -> Iterator[WorkedExample]:
     yield from _of_vllm()
     yield from of_vllm()
     yield from of_decoding()
+    yield from of_engine_edges()
     yield from _of_bounds()
     yield from _of_devices()
     yield from _of_parts()

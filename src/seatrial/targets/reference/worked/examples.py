@@ -8,6 +8,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from refrl.config.loading import ConfigError
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.relations.not_served import NotServed
@@ -31,12 +33,19 @@ class ReferenceExamples:
 
 
 def _result(call: Callable[[], Any]) -> Any:
-    """Return what a call returns.
+    """Return what a call returns; torch fills memory that it does not set with NaN meanwhile, so that its use shows.
 
     Raises:
         ConfigError: a configuration is refused.
     """
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         return call()
     except NotServed as error:
         raise ConfigError(str(error)) from error
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])

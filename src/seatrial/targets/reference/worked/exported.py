@@ -16,12 +16,14 @@ from refrl.config import LoraConfig
 from refrl.policy import adapter_files, hf
 from refrl.policy.hf import HFPolicy
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.reference.worked.adapter_edges import of_adapter_files
 from seatrial.targets.reference.worked.made import example, refused
 
 
 def of_exports() -> Iterator[WorkedExample]:
     """Yield the examples."""
     yield from _of_adapters()
+    yield from of_adapter_files()
     yield from _of_policies()
 
 

@@ -34,8 +34,8 @@ from seatrial.targets.reference.worked.made import PAD, batch, example, for_all,
 
 def of_layers() -> Iterator[WorkedExample]:
     """Yield the examples."""
-    yield from for_all({"tokens that attend to slots": (_attends, 12), "prompts that attend": (_reads, 12)})
-    yield from for_all({"heads that are normalised and turned": (_turns, 24)})
+    yield from for_all({"tokens that attend to slots": (_attends, 8), "prompts that attend": (_reads, 6)})
+    yield from for_all({"heads that are normalised and turned": (_turns, 16)})
     yield from for_all({"norms of rows": (_norms, 16)})
     yield from of_token_steps()
     yield from _of_norms()

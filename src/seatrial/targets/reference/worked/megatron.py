@@ -28,6 +28,7 @@ from seatrial.targets.reference.worked.megatron_links import of_megatron_links
 from seatrial.targets.reference.worked.megatron_models import of_megatron_models
 from seatrial.targets.reference.worked.megatron_policies import of_megatron_policies
 from seatrial.targets.reference.worked.megatron_ranks import of_megatron_ranks
+from seatrial.targets.reference.worked.megatron_views import of_megatron_views
 from seatrial.targets.reference.worked.ranks import rank_weight
 from seatrial.targets.reference.worked.values import of_values
 
@@ -43,6 +44,7 @@ def examples() -> Iterator[WorkedExample]:
         yield from of_megatron_ranks()
         yield from of_megatron_adapters()
         yield from of_megatron_policies()
+        yield from of_megatron_views()
         yield from of_resumed_weights("megatron")
         yield from of_agreement("megatron")
         yield from of_values("megatron")

@@ -283,10 +283,10 @@ def _off() -> list[Any]:
 def _merged() -> Any:
     from refrl.policy.megatron.adapters import MegatronAdapters
 
-    adapters = MegatronAdapters(cast(Any, None), [], LoraConfig(enabled=True, dim=1, alpha=4))
+    adapters = MegatronAdapters(cast(Any, None), [], LoraConfig(enabled=True, dim=2, alpha=4))
     given = {
-        "a.lora_A.weight": torch.full((1, 1), 2.0),
-        "a.lora_B.weight": torch.ones(1, 1),
+        "a.lora_A.weight": torch.full((2, 1), 2.0),
+        "a.lora_B.weight": torch.ones(1, 2),
         "b.lora_A.weight": torch.ones(1, 1),
     }
     base = [(name, torch.ones(1, 1)) for name in ("a.weight", "b.weight", "c")]

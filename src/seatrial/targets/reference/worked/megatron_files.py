@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from refrl.policy.megatron import checkpoint_files, making
 from refrl.policy.megatron.checkpoint_files import TensorFiles, write_tensors
+from refrl.policy.megatron.conversion import Link
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.limits.models import config_of
 from seatrial.targets.reference.worked.checkpoints import in_folder
@@ -71,11 +72,17 @@ def _of_reading() -> Iterator[WorkedExample]:
     def read(folder: Path, files: Mapping[str, float], *, tied: bool) -> Any:
         for name, value in files.items():
             save_file({name: torch.full((2,), value)}, folder / f"{name}.safetensors")
-        architecture = SimpleNamespace(tied=tied)
-        local: Any = SimpleNamespace(architecture=architecture, links={}, parameters={})
+        architecture, parameter = SimpleNamespace(tied=tied), torch.zeros(2)
+        link = Link("own", (embedding,), ((2,),))
+        group = SimpleNamespace(rank=lambda: 0, size=lambda: 1)
+        local: Any = SimpleNamespace(
+            architecture=architecture, links={"own": link}, parameters={"own": parameter},
+            parallel=SimpleNamespace(tensor_of=lambda of: group),
+        )  # fmt: skip
         known = ["model.embed_tokens.weight", *(["lm_head.weight"] if not tied else [])]
         with patch.object(model, "links", lambda of: [SimpleNamespace(tensors=known)]):
             model.load_weights(local, folder)
+        assert parameter.tolist() == [1.0, 1.0]
         with ExitStack() as stack:
             return sorted(TensorFiles(folder, stack).names())
 

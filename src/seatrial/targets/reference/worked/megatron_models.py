@@ -90,6 +90,14 @@ def _of_configurations() -> Iterator[WorkedExample]:
     yield refused(
         "parameters without a place: x", "a parameter that has no place", _loaded, False, 0, 1, ["x"]
     )
+    head = "output_layer.weight"
+    for tied, stage in ((True, 0), (False, 1)):
+        words = f"parameters without a place: {head}"
+        yield refused(
+            words, f"a head of stage {stage}, tied: {tied}", _loaded, tied, stage, 2, ["kept", head]
+        )
+    right_head = ["kept", head, "model.embed_tokens.weight"]
+    yield example("a tied head of the last stage", right_head, _loaded, True, 1, 2, ["kept", head])
     yield example("a head that is tied, of the last stage", right_tied(), _tied)
     norm = "RMSNorm"
     for experts_there in (False, True):
@@ -105,7 +113,9 @@ def _of_configurations() -> Iterator[WorkedExample]:
             )
     yield example("how gradients are summed", [True, False, False], _trained)
     for shares in (False, True):
-        yield example(f"norms of large states in bfloat16: {shares}", [[1.0, 1.0], shares], _normed, shares)
+        yield example(
+            f"norms of large states in bfloat16: {shares}", [[1.0, 1.0], [0.5, 0.5], shares], _normed, shares
+        )
 
 
 def right_tied() -> list[Any]:
@@ -176,6 +186,8 @@ def _loaded(tied: bool, stage: int, stages: int, unknown: list[str] | None = Non
         made = model.load_model(
             Path("there"), _architecture(tied=tied), parallel, config, torch.device("cpu")
         )
+    if unknown:
+        return [*made.links, *made.links["output_layer.weight"].tensors]
     return {**found, "trains": made.module.training}
 
 
@@ -223,7 +235,9 @@ def _normed(shares: bool) -> list[Any]:
     config: Any = SimpleNamespace(params_dtype=torch.float16, sequence_parallel=shares)
     norm = RMSNorm(config, 2, 1e-6)
     weight: Any = norm.weight
-    return [norm(torch.tensor([600.0, 600.0], dtype=torch.float16)).tolist(), weight.sequence_parallel]
+    small = RMSNorm(config, 2, 3.0)(torch.ones(2)).tolist()  # 1 / sqrt(1 + 3)
+    large = norm(torch.tensor([600.0, 600.0], dtype=torch.float16)).tolist()
+    return [large, small, weight.sequence_parallel]
 
 
 def _of_groups() -> Iterator[WorkedExample]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -300,7 +300,9 @@ def _of_passes() -> Iterator[WorkedExample]:
             f"passes that train, in the last stage: {is_last}", [right, learned, []], _run, False, is_last
         )
     for granularity, modes in ((None, [False, False]), ("full", [True, False])):
-        yield example(f"modes of passes that compute {granularity} again", modes, _modes, granularity)
+        yield example(
+            f"modes of passes that compute {granularity} again, and fail", modes, _modes, granularity
+        )
     yield example("gradients that are finished", [["model"], None, {"pg_collection": "groups"}], _finished)
 
 
@@ -355,7 +357,12 @@ def _modes(granularity: str | None) -> list[bool]:
     module: Any = nn.Linear(1, 1).eval()
     module.config = SimpleNamespace(recompute_granularity=granularity)
     found: list[bool] = []
-    with patch.object(forward, "_run", lambda *words, **options: found.append(module.training)):
+
+    def fail(*words: Any, **options: Any) -> None:
+        found.append(module.training)
+        raise ValueError
+
+    with patch.object(forward, "_run", fail), suppress(ValueError):
         forward.train_passes(module, cast(Any, None), [batch()], cast(Any, None))
     return [*found, module.training]
 

@@ -125,10 +125,13 @@ def _scored() -> list[Any]:
 
     def run(*, data_iterator: Any, **options: Any) -> list[Tensor]:
         assert options["forward_only"]
-        return [torch.full(micro.mask_BT.shape, _number(micro)) for micro in data_iterator]
+        passes = list(data_iterator)
+        assert len(passes) == 2  # on each of the ranks that share experts, of which one has a single row
+        return [torch.full(micro.mask_BT.shape, _number(micro)) for micro in passes]
 
     def call(group: Group, rank: int) -> Any:
         own = _policy(group, rank)
+        own._parallel.expert = group
         own._logprob_cut = SimpleNamespace(
             micro_batches=lambda rows: [
                 ([place], rows.rows([place], trim=True)) for place in range(rows.num_rows)

@@ -49,6 +49,7 @@ def _of_meshes() -> Iterator[WorkedExample]:
             "starts": [],
         }
         yield example(f"meshes of {size} processes laid out as {layout}", right, _meshes, size, layout)
+    yield example("sizes of meshes", {"data": 2, "context": 3, "tensor": 4, "expert": 5}, _sizes)
     yield example("the group of a process that is alone", ["gloo", 0, 1], _alone)
     for words, size, layout in (
         ("num_processes=6 is no multiple of", 6, (2, 2, 1)),
@@ -106,6 +107,14 @@ def _meshes(size: int, layout: tuple[int, int, int], is_there: bool = True) -> A
     return {"meshes": noted, "data": (data.rank, data.size, data.group), "parts": parts, "starts": starts}
 
 
+def _sizes() -> dict[str, int]:
+    made: dict[str, Any] = {
+        name: SimpleNamespace(size=lambda of=number: of)
+        for number, name in enumerate(("context", "tensor", "experts", "shards", "expert_copies"), start=3)
+    }
+    return meshes.Meshes(data=World(0, 2), **made).sizes()
+
+
 def _alone() -> Any:
     return _meshes(1, (1, 1, 1), is_there=False)
 
@@ -154,6 +163,10 @@ def _of_models() -> Iterator[WorkedExample]:
                 f"a spread model that is saved, adapted: {adapts}, by the first process: {writes}",
                 right_files if writes else [], _saved, adapts, writes,
             )  # fmt: skip
+    # An adapter is rounded as the model computes with it: 4 * 64 * 1.0078125 - 256, of 1.0117.
+    yield example(
+        "weights of a spread model in bfloat16 with adapters merged", ["a", 2.0, "b", 1.0], _rounded
+    )
     for dtype in (torch.bfloat16, torch.float32):
         right_types = [[str(dtype), 1.0, False], ["torch.int64", 3.0, False]]
         yield example(f"tensors of a spread model in {dtype}", right_types, _whole, dtype)
@@ -250,8 +263,16 @@ def _model(adapts: bool) -> tuple[Any, list[str]]:
         yield
 
     lora = {"lora": torch.full((1,), 2.0)}
+    layer = SimpleNamespace(
+        scaling=3.0, lora_A=nn.Linear(1, 1, bias=False), lora_B=nn.Linear(1, 1, bias=False)
+    )
+    layer.lora_A.weight.data.fill_(1.0)
+    layer.lora_B.weight.data.fill_(2.0)
     adapters: Any = SimpleNamespace(
-        layers={}, weights=lambda: lora, off=off, base_weights=lambda: iter([("weight", model.weight)])
+        layers={"weight": layer},
+        weights=lambda: lora,
+        off=off,
+        base_weights=lambda: iter([("weight", model.weight)]),
     )
     options: Any = {"model": model, "meshes": None, "experts": [], "dtype": torch.float32}
     return spread_model.SpreadModel(**options, adapters=adapters if adapts else None), noted
@@ -279,7 +300,7 @@ def _saved(adapts: bool, writes: bool) -> list[Any]:
         assert adapters is model.adapters and tokenizer == "tokenizer"
         found = {name: float(weight) for name, weight in merged}
         noted.extend(
-            [found == {"weight": 2.0} and "merged", {name: float(one) for name, one in weights.items()}]
+            [found == {"weight": 8.0} and "merged", {name: float(one) for name, one in weights.items()}]
         )
 
     with (
@@ -297,3 +318,17 @@ def _whole(dtype: torch.dtype) -> Any:
     given = [torch.ones(1, dtype=torch.float64, requires_grad=True), torch.tensor([3])]
     found = [spread_model.SpreadModel.whole(model, tensor) for tensor in given]
     return [[str(one.dtype), float(one), one.requires_grad] for one in found]
+
+
+def _rounded() -> list[Any]:
+    layer = SimpleNamespace(
+        scaling=1.0, lora_A=SimpleNamespace(weight=torch.full((4, 1), 1.0117)),
+        lora_B=SimpleNamespace(weight=torch.full((1, 4), 64.0)),
+    )  # fmt: skip
+    own = {"a.weight": torch.full((1, 1), -256.0), "b": torch.ones(1)}
+    adapters: Any = SimpleNamespace(layers={"a": layer}, base_weights=lambda: iter(own.items()))
+    parts: Any = {"model": None, "meshes": None, "experts": []}
+    model = spread_model.SpreadModel(**parts, dtype=torch.bfloat16, adapters=adapters)
+    return [
+        part for name, one in model.named_weights() for part in (name.removesuffix(".weight"), float(one))
+    ]

@@ -151,7 +151,7 @@ def _of_steps() -> Iterator[WorkedExample]:
         _evened,
     )
     yield example("gradients of a spread policy", {"one": [0.0], "two": [5.0]}, _gradients)
-    yield example("weights that a spread policy trains", {"one": 1.0, "two": 2.0}, _trained)
+    yield example("weights that a spread policy trains", {"one": [1.0] * 2, "two": [2.0] * 2}, _trained)
     for adapts, right_frozen in ((True, ["base"]), (False, [])):
         yield example(f"frozen weights of a spread policy, adapted: {adapts}", right_frozen, _frozen, adapts)
     for kept, right_weights in ((True, "base"), (False, None)):
@@ -248,11 +248,10 @@ def _gradients() -> Any:
 
 
 def _trained() -> Any:
-    return {
-        name: float(weight)
-        for name, weight in _policy().trained_weights().items()
-        if not weight.requires_grad
-    }
+    own = _policy()
+    with patch.object(policy, "whole", lambda part: torch.cat([part, part])):
+        found = own.trained_weights()
+    return {name: weight.tolist() for name, weight in found.items() if not weight.requires_grad}
 
 
 def _frozen(adapts: bool) -> list[str]:
