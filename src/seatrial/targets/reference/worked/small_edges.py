@@ -321,7 +321,7 @@ def _cleared() -> Any:
 
 def _no_rows(dtype: torch.dtype) -> Any:
     column = encode([torch.ones(1, 2).to(dtype), torch.ones(3, 2).to(dtype)], "x")
-    found = gather([(column, [], [])], 0)
+    found = gather([(column, [], []), (column, [], [])], 0)
     return found.values.dtype, found.lengths, list(found.values.shape)
 
 
