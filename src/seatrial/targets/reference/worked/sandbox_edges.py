@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from refrl.rewards import sandbox, sandbox_audit, sandbox_child, sandbox_kinds
+from refrl.rewards import sandbox, sandbox_audit, sandbox_child
 from refrl.rewards.sandbox import Isolation, SandboxLimits, SandboxResult
 from refrl.rewards.sandbox_kinds import AUDIT, CHILD, KINDS, command_of, executable, order_of, readable_paths
 from refrl.rewards.verifiers import VerifierError
@@ -80,7 +80,7 @@ def examples() -> Iterator[WorkedExample]:
 def _words(kind: Any) -> Any:
     """Return what is started, the words before the order of a child, and its last word."""
     order = {"kind": kind, "readable": ["/r"], "devices": ["/d"], "scratch_bytes": 7, "program": "/p"}
-    with patch.object(sandbox_kinds.shutil, "which", lambda name: None):
+    with patch("shutil.which", lambda name: None):
         first, *words = command_of(order, 3)
     place = words.index("-I")
     told = [executable()] if kind == "bubblewrap" else []
