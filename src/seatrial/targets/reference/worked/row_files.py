@@ -52,7 +52,7 @@ def examples() -> Iterator[WorkedExample]:
         yield refused(
             right, f"a value of {len(shown)} letters", COLUMNS.fit, {"q": ["t" * size], "a": "1"}, "x"
         )
-    read = '{"q": "p", "a": null, "more": {"x": null, "y": [1, null]}}'
+    read = '  {"q": "p", "a": null, "more": {"x": null, "y": [1, null]}}  '
     yield example("a row with nulls", json.loads(read), _in_folder(_line), read)
     for num, held_out in ((2, 1), (19, 1), (20, 2), (39, 3)):
         given = [{"prompt": f"p{number}", "answer": "1"} for number in range(num)]

@@ -238,14 +238,14 @@ def _mixed(num_train: int, num_validation: int) -> list[int]:
     return sorted({*ids[0]} & {*ids[1]})
 
 
-def _written(text: str, *overrides: str) -> GRPORunConfig:
+def written(text: str, *overrides: str) -> GRPORunConfig:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "c.yaml").write_text(text, encoding="utf-8")
         return load_config(GRPORunConfig, Path(folder) / "c.yaml", overrides)
 
 
 def _printed() -> bool:
-    given = _written(FILE, "data.task=count_letters", "data.task_args={length: 4, alphabet_size: 2}")
+    given = written(FILE, "data.task=count_letters", "data.task_args={length: 4, alphabet_size: 2}")
     text = effective_yaml(given)
     return text.index('"length"') < text.index('"alphabet_size"')
 
@@ -263,9 +263,9 @@ def _of_words() -> Iterator[WorkedExample]:
         "grpo..seed=1": "override 'grpo..seed=1' is malformed; write it as section.key=value",
         "=1": "override '=1' is malformed; write it as section.key=value",
     }.items():
-        yield refused(words, f"the words about {override}", _written, FILE, override)
+        yield refused(words, f"the words about {override}", written, FILE, override)
     for text in ("max_num_steps: 3, max_num_steps: 4", "1: 2, 1: 3", "a: {b_c: 1, b_c: 1}"):
-        yield refused("is there twice", f"a key twice: {text}", _written, FILE + f"x: {{{text}}}\n")
+        yield refused("is there twice", f"a key twice: {text}", written, FILE + f"x: {{{text}}}\n")
     for section in ("", " {}", " null", " ~", " {name: own}"):
         name = f"an override below a section:{section}"
         right = (0.5, "own" if "own" in section else "refrl-data-plane")
@@ -293,7 +293,7 @@ def _of_words() -> Iterator[WorkedExample]:
 
 def _below(text: str) -> Any:
     """Return what an override sets in a section, and what the section has besides."""
-    found = _written(text, "data_plane.implementation=ray", "data_plane.lease_s=0.5")
+    found = written(text, "data_plane.implementation=ray", "data_plane.lease_s=0.5")
     return found.data_plane.lease_s, found.data_plane.name
 
 
