@@ -49,7 +49,7 @@ def examples() -> Iterator[WorkedExample]:
     for kind in ("namespaces", "landlock", "audit hook"):
         yield example(f"the words of a child in {kind}", (executable(), [str(CHILD)], 3), _words, kind)
     for kind in KINDS:
-        yield example(f"what a child in {kind} is told", [], _order, kind)
+        yield example(f"what a child in {kind} is given", [], _order, kind)
     yield refused("audit hook: exited with 1: why", "no sandbox that runs", _probed, len(KINDS))
     for kind in KINDS:
         is_watched = kind in ("landlock", "audit hook")
@@ -83,10 +83,10 @@ def _words(kind: Any) -> Any:
     with patch("shutil.which", lambda name: None):
         first, *words = command_of(order, 3)
     place = words.index("-I")
-    told = [executable()] if kind == "bubblewrap" else []
+    given = [executable()] if kind == "bubblewrap" else []
     script = "/sandbox_child.py" if kind == "bubblewrap" else str(CHILD)
     assert words[place + 1 : place + 4] == ["-S", "-B", script] and json.loads(words[-2]) == order
-    assert words[max(place - 1, 0) : place] == told
+    assert words[max(place - 1, 0) : place] == given
     return first, words[: place - 1] if kind == "bubblewrap" else [script], int(words[-1])
 
 

@@ -49,7 +49,7 @@ def examples() -> Iterator[WorkedExample]:
     yield refused(
         "data.environment_args: max_turns=1", "an environment of one turn", _environment, max_turns=1
     )
-    yield refused("data.environment_args: ", "an environment that is told more", _environment, turns=3)
+    yield refused("data.environment_args: ", "an environment with an unknown option", _environment, turns=3)
     yield example("nothing is trained on where filters drop all", ([], 2), _trained_on_none)
     yield example(
         "calls that are watched", [("get_samples", 3, 12, "ok"), ("claim_meta", 0, 0, "timeout")], _watched
@@ -87,7 +87,7 @@ def _lengths(num: int | None) -> Any:
     return clients._claimed(("p", "t", ["x"], "l"), claim).sequence_lengths
 
 
-def _environment(**words: int) -> Any:
+def _environment(**words: int | float | str | bool) -> Any:
     return make_environment(DataConfig(task="lookup", environment="lookup", environment_args=words))
 
 

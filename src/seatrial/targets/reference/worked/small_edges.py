@@ -150,8 +150,10 @@ def _of_names() -> Iterator[WorkedExample]:
         "made": "importing made_up failed with ModuleNotFoundError: made",
         "made_up": "there is no module 'made_up'",
     }.items():
-        yield example(f"a module that lacks {missing}", True, _lacks, "made_up", missing, words)
-    yield example("a package that lacks itself", True, _lacks, "made.up", "made", "there is no module 'made'")
+        yield example(f"a module without {missing}", True, _fails_without, "made_up", missing, words)
+    yield example(
+        "a package without itself", True, _fails_without, "made.up", "made", "there is no module 'made'"
+    )
     yield example("seconds of two blocks, one of which raises", {"a": 5.0, "b": 0.5}, _seconds)
     talk = [{"role": "user", "content": " a "}, {"role": "assistant", "content": "b"}]
     made = ChatEncoder(make_byte_tokenizer(), BYTE_CHAT_TEMPLATE)
@@ -169,7 +171,7 @@ def _named(error: OSError) -> tuple[str, str]:
         return type(found).__name__, str(found)
 
 
-def _lacks(module: str, missing: str, words: str) -> bool:
+def _fails_without(module: str, missing: str, words: str) -> bool:
     """Return whether the error of an import has these words."""
     error = ModuleNotFoundError(missing, name=missing)
     with patch("importlib.import_module", side_effect=error):
@@ -261,7 +263,7 @@ def _judged() -> Any:
     return scores.rewards, scores.num_errors, scores.first_error, scores.failed, found.texts
 
 
-def _sampled(asks: bool) -> Any:
+def _sampled(has_media: bool) -> Any:
     """Return all rows of a step, the prompts and media of rank 1 of two, and whether its stream skips one row."""
     seen: list[Any] = []
     seeds = row_seeds(3, torch.Generator().manual_seed(5))
@@ -277,12 +279,12 @@ def _sampled(asks: bool) -> Any:
             seen[1] = media
             return found
 
-    made: Any = shared(Media() if asks else Own(), World(1, 2))  # type: ignore[arg-type]
+    made: Any = shared(Media() if has_media else Own(), World(1, 2))  # type: ignore[arg-type]
     rows, stream = [[1], [2], [3]], torch.Generator().manual_seed(5)
     with _first_rank_gives("first"):
         found = (
             made.generate_with_media(rows, ["a", "b", None], None, stream)
-            if asks
+            if has_media
             else made.generate(rows, None, stream)
         )
     return found, *seen

@@ -288,7 +288,7 @@ def _of_words() -> Iterator[WorkedExample]:
         "": "state.json is not that of a saved dataset",
     }.items():
         yield refused(words, f"a saved dataset of {state!r}", _saved, state)
-    yield example("a partition that is cleared counts anew", [1, 0], _counted)
+    yield example("a partition that is cleared counts from nothing", [1, 0], _counted)
 
 
 def _below(text: str) -> Any:
