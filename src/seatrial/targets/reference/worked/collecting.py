@@ -115,6 +115,11 @@ def _of_collecting() -> Iterator[WorkedExample]:
     right = [["synced", 7, 4, 3, 2], {"sync": 2.0, "batches": 5.0}, 2, "trained"]
     yield example("what a step that is sampled on demand trains on and logs", right, _on_demand)
     yield example("one seed for a step, regardless of the steps before", True, _seeds_of_steps)
+    drawn = [(0, 0, "trained", [1.0, 0.0]), (0, 1, "zero variance", [0.0, 0.0])]
+    drawn += [(1, 2, "trained", [1.0, 0.0]), (1, 3, "zero variance", [0.0, 0.0])]
+    yield example("what became of each prompt that was drawn", drawn, _drawn)
+    purposes = ("rollout", "rollout, batch 1")
+    yield example("streams of generation batches", [_derived(17, one, 3) for one in purposes], _streams)
 
 
 def _on_demand() -> list[Any]:
@@ -157,6 +162,20 @@ def _counts() -> Any:
     counts = collector.collect(1).counts
     names = ("gen_batches", "dropped_groups", "discarded_valid_samples")
     return tuple(counts[f"dynamic_sampling_num_{name}"] for name in names)
+
+
+def _drawn() -> list[Any]:
+    collector, _ = _collector(**{"grpo.use_dynamic_sampling": True, "data.num_train": 8})
+    found = collector.collect(1).drawn
+    return [(one.batch, one.prompt_id, one.fate, list(one.rewards)) for one in found]
+
+
+def _streams() -> list[int]:
+    """Return the seeds of the batches of step 3, which seed 17 makes."""
+    options = {"grpo.use_dynamic_sampling": True, "data.num_train": 8, "grpo.seed": 17}
+    collector, sampler = _collector(**options)
+    collector.collect(3)
+    return sampler.seeds
 
 
 def _phases() -> list[str]:

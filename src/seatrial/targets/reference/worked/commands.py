@@ -299,6 +299,14 @@ def _profiled(
     return code, seen, errors.partition("; ")[0].replace(str(output), "OUT").strip(), "table.txt" in printed
 
 
+def _into_file(folder: Path) -> Any:
+    (folder / "x").write_text("x", encoding="utf-8")
+    code, _, errors = called(
+        ["profile", "grpo", "--config", "x", "--step", "1", "--output", str(folder / "x")]
+    )
+    return code, "is not an empty directory" in errors
+
+
 def _of_profiles() -> Iterator[WorkedExample]:
     profiled = in_folder(_profiled)
     for loop in ("grpo", "sft"):
@@ -330,6 +338,8 @@ def _of_profiles() -> Iterator[WorkedExample]:
         profiled,
         exists="a",
     )
+    in_use = (2, True)
+    yield example("a profile into a file", in_use, in_folder(_into_file))
     yield example(
         "a profile of ranks",
         (2, [], f"{bad}cluster.num_processes: a profile is of one process", False),

@@ -57,6 +57,8 @@ def examples() -> Iterator[WorkedExample]:
             f"a folder that is filled and ends with {raises}", (True, made), _in_folder(_filled), raises
         )
     yield example("a file that is written whole", (".x.json.tmp", "old", ["x.json"]), _in_folder(_replaced))
+    yield example("events in a folder below another", ["a/b", "brain.Event:2"], _in_folder(_events))
+    yield example("processes of the parts of a run", {"trainer": 7, "sampler": 8}, _in_folder(_parts))
     facts = {"config": {"url": f"https://{MASK}@h/x"}, "argv": ["refrl", f"hf_token={MASK}"], "seed": 3}
     yield example("facts of a run with secrets", facts, _in_folder(_facts))
     yield example("the file of a log, event by event", _EVENTS, _in_folder(_events))
@@ -78,6 +80,19 @@ def _in_folder(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(Path(folder), *words)
 
     return call
+
+
+def _events(folder: Path) -> list[str]:
+    logging.EventWriter(folder / "a" / "b").close()
+    (path,) = folder.rglob("events.out.tfevents.*")
+    version = b"brain.Event:2"
+    return [str(path.parent.relative_to(folder)), version.decode() * (version in path.read_bytes())]
+
+
+def _parts(folder: Path) -> Any:
+    with RunLogger(LoggerConfig(log_dir=str(folder))) as logger:
+        logger.log_parts({"trainer": 7, "sampler": 8})
+    return json.loads((folder / "parts.json").read_text())
 
 
 def _of_masks() -> Iterator[WorkedExample]:

@@ -259,7 +259,7 @@ def _of_directories() -> Iterator[WorkedExample]:
         ("has num_hidden_layers: 0, a model without layers", {"num_hidden_layers": 0}),
     ):
         yield refused(words, f"a model whose config.json says {changes}", _in_folder(_altered), changes)
-    for name in (*ENDS, *WITHIN):
+    for name in (*ENDS, WITHIN[0]):
         words = f"lack 1 parameters of the model ({name})"
         yield refused(words, f"a model without {name}", _in_folder(_without_weights), [name])
     words = f"lack {len(WITHIN)} parameters of the model ({', '.join(WITHIN)})"

@@ -106,6 +106,7 @@ def _of_files() -> Iterator[WorkedExample]:
     bad = "refrl new: "
     for name, said in (
         ("My", "'My' is not a module name: use lower-case letters, digits and _, such as word_overlap"),
+        ("a-b", "'a-b' is not a module name: use lower-case letters, digits and _, such as word_overlap"),
         ("1a", "'1a' is not a module name: use lower-case letters, digits and _, such as word_overlap"),
         ("json", "'json' is a module of Python, which json.py would hide: use another name"),
     ):

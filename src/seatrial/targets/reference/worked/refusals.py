@@ -25,7 +25,7 @@ from refrl.data_plane.flow import ConsumePlan
 from refrl.data_plane.metadata import KVBatchMeta
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.parts.custom import Scaled, Weighed
-from seatrial.targets.reference.worked import small_edges
+from seatrial.targets.reference.worked import data_edges, small_calls, small_edges, small_records
 from seatrial.targets.reference.worked.made import PAD, batch, example, refused, sample
 from seatrial.targets.reference.worked.refused_files import of_files, of_names
 
@@ -40,6 +40,9 @@ def examples() -> Iterator[WorkedExample]:
     yield from of_files()
     yield from of_names()
     yield from small_edges.examples()
+    yield from data_edges.examples()
+    yield from small_records.examples()
+    yield from small_calls.examples()
 
 
 def _made(**options: Any) -> Batch:

@@ -52,8 +52,27 @@ def examples() -> Iterator[WorkedExample]:
         yield refused(
             right, f"a value of {len(shown)} letters", COLUMNS.fit, {"q": ["t" * size], "a": "1"}, "x"
         )
+    read = '  {"q": "p", "a": null, "more": {"x": null, "y": [1, null]}}  '
+    yield example("a row with nulls", json.loads(read), _in_folder(_line), read)
+    for num, held_out in ((2, 1), (19, 1), (20, 2), (39, 3)):
+        given = [{"prompt": f"p{number}", "answer": "1"} for number in range(num)]
+        yield example(f"rows of {num} that are held out", held_out, _in_folder(_held_out), given)
     notes = ["train.jsonl: 1 rows", "val.jsonl: 1 rows", "1 of 3"]
     yield example("notes of both files", notes, _in_folder(_notes))
+
+
+def _line(folder: Path, text: str) -> Any:
+    (folder / "x.jsonl").write_text(text, encoding="utf-8")
+    rows = JsonLines(folder / "x.jsonl")
+    (found,) = list(rows.scan())
+    assert found == rows.row(0)
+    return found
+
+
+def _held_out(folder: Path, rows: Sequence[Mapping[str, Any]]) -> int:
+    made = make_splits(DataConfig.model_validate({"train_path": str(_write(folder / "x.jsonl", rows))}))
+    assert len(made.train) + len(made.validation) == len(rows)
+    return len(made.validation)
 
 
 def _longest(prompts: Sequence[Example]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
@@ -14,7 +15,7 @@ from unittest.mock import patch
 
 from refrl.rewards import sandbox, sandbox_audit, sandbox_child
 from refrl.rewards.sandbox import Isolation, SandboxLimits, SandboxResult
-from refrl.rewards.sandbox_kinds import KINDS
+from refrl.rewards.sandbox_kinds import AUDIT, CHILD, KINDS, command_of, executable, order_of, readable_paths
 from refrl.rewards.verifiers import VerifierError
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked.made import example, refused
@@ -40,6 +41,15 @@ def examples() -> Iterator[WorkedExample]:
         yield example(
             f"the sandbox where the first {num_failing} kinds do not run", right, _probed, num_failing
         )
+    first = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
+    binds = ["--ro-bind", str(CHILD), "/sandbox_child.py", "--ro-bind", "/r", "/r", "--dev-bind", "/d", "/d"]
+    binds += ["--size", "7", "--tmpfs", "/sandbox", "--ro-bind", "/p", "/sandbox/program.py"]
+    right = [*first, *binds, "--remount-ro", "/", "--chdir", "/sandbox", "--"]
+    yield example("the words of bwrap", ("bwrap", right, 3), _words, "bubblewrap")
+    for kind in ("namespaces", "landlock", "audit hook"):
+        yield example(f"the words of a child in {kind}", (executable(), [str(CHILD)], 3), _words, kind)
+    for kind in KINDS:
+        yield example(f"what a child in {kind} is given", [], _order, kind)
     yield refused("audit hook: exited with 1: why", "no sandbox that runs", _probed, len(KINDS))
     for kind in KINDS:
         is_watched = kind in ("landlock", "audit hook")
@@ -65,6 +75,39 @@ def examples() -> Iterator[WorkedExample]:
         yield example(f"the locks of a report with {names}", right, _locks, names)
     yield example("descriptors of rules on paths", [9, 9, 9, 7], _closed_rules)
     yield from _of_hooks()
+
+
+def _words(kind: Any) -> Any:
+    """Return what is started, the words before the order of a child, and its last word."""
+    order = {"kind": kind, "readable": ["/r"], "devices": ["/d"], "scratch_bytes": 7, "program": "/p"}
+    with patch("shutil.which", lambda name: None):
+        first, *words = command_of(order, 3)
+    place = words.index("-I")
+    given = [executable()] if kind == "bubblewrap" else []
+    script = "/sandbox_child.py" if kind == "bubblewrap" else str(CHILD)
+    assert words[place + 1 : place + 4] == ["-S", "-B", script] and json.loads(words[-2]) == order
+    assert words[max(place - 1, 0) : place] == given
+    return first, words[: place - 1] if kind == "bubblewrap" else [script], int(words[-1])
+
+
+def _order(kind: Any) -> list[str]:
+    """Return the names of what an order has wrong."""
+    limits = {"RLIMIT_CPU": 2}
+    found = order_of(kind, limits=limits, scratch_bytes=7, program=Path("/p"), root=Path("/o"))
+    devices = [path for path in ("/dev/null", "/dev/urandom") if Path(path).exists()]
+    right = {
+        "kind": kind,
+        "executable": executable(),
+        "limits": {"RLIMIT_CPU": 2},
+        "scratch_bytes": 7,
+        "program": "/p",
+        "root": "/o",
+        "devices": devices,
+        "audit": str(AUDIT),
+        "readable": [*readable_paths(), *([str(AUDIT)] if kind == "audit hook" else [])],
+    }
+    assert found["limits"] is not limits and any(map(Path(os.__file__).is_relative_to, readable_paths()))
+    return [name for name in {**found, **right} if found.get(name) != right.get(name)]
 
 
 def _probed(num_failing: int) -> Any:
