@@ -57,7 +57,7 @@ def examples() -> Iterator[WorkedExample]:
             f"a folder that is filled and ends with {raises}", (True, made), _in_folder(_filled), raises
         )
     yield example("a file that is written whole", (".x.json.tmp", "old", ["x.json"]), _in_folder(_replaced))
-    yield example("events in a folder below another", ["a/b", "brain.Event:2"], _in_folder(_events))
+    yield example("events in a folder below another", ["a/b", "brain.Event:2"], _in_folder(_events_below))
     yield example("processes of the parts of a run", {"trainer": 7, "sampler": 8}, _in_folder(_parts))
     facts = {"config": {"url": f"https://{MASK}@h/x"}, "argv": ["refrl", f"hf_token={MASK}"], "seed": 3}
     yield example("facts of a run with secrets", facts, _in_folder(_facts))
@@ -82,7 +82,7 @@ def _in_folder(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _events(folder: Path) -> list[str]:
+def _events_below(folder: Path) -> list[str]:
     logging.EventWriter(folder / "a" / "b").close()
     (path,) = folder.rglob("events.out.tfevents.*")
     version = b"brain.Event:2"
