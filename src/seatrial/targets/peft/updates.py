@@ -100,7 +100,7 @@ def _whole(factor: Any) -> torch.Tensor:
     """Return the matrix of a factor, of BD-LoRA one of blocks on the diagonal."""
     weight: torch.Tensor = factor.weight
     blocks = getattr(factor, "nblocks", 1)
-    return torch.block_diag(*weight.chunk(blocks)) if blocks > 1 else weight
+    return torch.block_diag(*weight.chunk(blocks)) if blocks > 1 else weight  # type: ignore[no-untyped-call]
 
 
 def _diagonal_core(layer: Any, path: str, config: Any, name: str) -> WeightUpdate:

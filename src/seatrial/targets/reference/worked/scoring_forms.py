@@ -100,7 +100,7 @@ def _by_definition(packs: bool) -> bool:
         scores = (logits(ids, torch.arange(len(ids))) / 0.5).log_softmax(-1)
         for token in range(int(rows.completion_lens_B[row])):
             due = float(scores[prompt + token - 1, ids[prompt + token]]) * float(rows.mask_BT[row, token])
-            if abs(float(found[row, token]) - due) > 1e-5:
+            if abs(float(found[row, token].detach()) - due) > 1e-5:
                 return False
     return True
 
