@@ -88,8 +88,9 @@ template of the user's. By the rule of the earlier sets, and without that, it is
 of options that the sound stack refuses, and six of faults that change no run.
 
 The sets of seeds 1111, 1212, 1313 and 1515 have another rule for trials. The lines that each trial executes are
-recorded on the sound stack (`benchmarks/plants_by_trials.py`), and all trials of the lowest level that executes a fault are asked,
-with the trial that the planter chose. In the first of them, seven faults are left out, all of them of direct calls:
+recorded on the sound stack (`benchmarks/plants_by_trials.py`), and all trials of the lowest level that executes a
+fault are asked, with the trial that the planter chose. In the first of them, seven faults are left out, all of them of
+direct calls:
 six that no trial executes, of which none is seen, and one whose options the sound stack did not finish with. By the
 planter's choice alone 35 of 51 are seen. Eleven of the 38 are seen only because a run now calls the functions that it
 uses on the worked examples of R34; without that it is 27 of 53. Its nine misses by relations are faults of direct
