@@ -147,12 +147,10 @@ def _configured(changes: Mapping[str, Any], sizes: Mapping[str, Any], options: M
 
 def _turned(base: float, factor: float | None) -> Any:
     """Return the frequencies of a loaded model whose configuration has this base, and linear scaling by a factor."""
-    rope: dict[str, Any] = {"rope_theta": base, "rope_type": "default"}
-    if factor is not None:
-        rope |= {"rope_type": "linear", "factor": factor}
+    scaling = {} if factor is None else {"rope_scaling": {"rope_type": "linear", "factor": factor}}
     config = LlamaConfig(
         vocab_size=9, hidden_size=8, intermediate_size=5, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=4, rope_parameters=rope,
+        num_key_value_heads=1, head_dim=4, rope_theta=base, **cast(Any, scaling),
     )  # fmt: skip
     return _loaded(False, 0, 1, config=config)["turns"]
 
