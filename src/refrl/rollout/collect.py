@@ -37,7 +37,7 @@ class GroupFate:
     """`trained`; `unused`: left at the end of the run; else what dropped it: `stale`, `too long`, `zero variance`."""
     weight_step: int
     step: int
-    """Step that trained on it or dropped it; for `unused` the last one."""
+    """Step that trained on it or dropped it; for `unused` the one after the last: no step took it."""
 
 
 @dataclass(frozen=True)

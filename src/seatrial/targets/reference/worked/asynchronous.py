@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from refrl.algorithms.schedule import make_schedule
 from refrl.config import DataPlaneConfig
@@ -70,6 +70,14 @@ def examples() -> Iterator[WorkedExample]:
         },
         lambda: _run(_Run(equal=(22,)), 4),
     )
+    # A batch replaces the group dropped at the last step, with the weights of step 3, and its second group is left.
+    left = {"groups": [[0, 1], [2, 3], [4, 5], [6, 8]], "unused": [(9, 52, "unused", 3, 5)]}
+    yield example(
+        "a group that no step took", left, lambda: _chosen(_run(_Run(equal=(42,)), 4), "groups", "unused")
+    )
+    for step in (0, 1, 4):
+        right = [(number, 11 + number, "unused", step, step + 1) for number in (0, 1)]
+        yield example(f"groups that are left after step {step}", right, _left, step)
     yield example(
         "batches that wait for space in the buffer",
         {"groups": [[0, 1], [2, 3], [4, 5], [6, 7]], "served": [[11, 12], [21, 22], [31, 32], [41, 42]]},
@@ -88,6 +96,19 @@ def examples() -> Iterator[WorkedExample]:
 def _mixed_group() -> None:
     run = _Run()
     run.buffer.add(run.rollouts(1).rows([0, 2, 1, 3]))
+
+
+def _left(step: int) -> Any:
+    """Return what becomes of two groups if a run that is resumed after a step takes none."""
+    before, run = _Run(), _Run()
+    before.buffer.add(before.rollouts(1))
+    state = {
+        "trained_steps": step, "num_batches": 1, "num_dropped": 0, "step_of_version": [[0, step]], "origins": [],
+        "buffer": before.buffer.state(),
+    }  # fmt: skip
+    parts: Any = (run, run, run.buffer, build_schedule(run.config))
+    source = AsyncCollector(*parts, timer=Timer(), version=lambda: 0, progress=cast(Any, _Progress(state)))
+    return [_plain(fate) for fate in source.unused()]
 
 
 def _lost() -> None:

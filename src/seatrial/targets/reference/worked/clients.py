@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from refrl.data_plane.observability import ObservedClient, Operation
 from refrl.rollout.replay import ReplayBuffer
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.reference.worked import plane_calls
-from seatrial.targets.reference.worked.made import example, refused, rollouts
+from seatrial.targets.reference.worked.made import example, for_all, refused, rollouts
 
 
 def examples() -> Iterator[WorkedExample]:
@@ -267,6 +268,7 @@ def _of_the_buffer() -> Iterator[WorkedExample]:
         "a group of two prompts",
         lambda: _buffer().add(rollouts().rows([0, 2])),
     )
+    yield from for_all({"groups that are put at once, some of two prompts": (_put_at_once, 30)})
     yield example("a full buffer", (1, ["full"], 1), _full)
     yield example("a buffer that is restored", (2, [(0, 5), (1, 3)], 2), _restored_buffer)
     for words, state in (
@@ -276,6 +278,28 @@ def _of_the_buffer() -> Iterator[WorkedExample]:
         ("holds groups [1] of 1", {"next_number": 1, "groups": [{"number": 1}]}),
     ):
         yield refused(words, f"a buffer's state {state}", lambda of=state: _buffer().restore(of))
+
+
+def _put_at_once(stream: random.Random) -> bool:
+    """Return whether groups are put if each is of one prompt, and else none, by naming the first of several."""
+    size, num, before = stream.choice((2, 3)), stream.randint(1, 4), stream.randint(0, 2)
+    alike = [[stream.choice((0, 2))] * size for _ in range(num)]
+    mixed = sorted(stream.sample(range(num), stream.choice((0, 1, min(2, num)))))
+    for group in mixed:
+        alike[group][stream.randrange(size)] ^= 2  # rows 0 and 2 are of the prompts 5 and 3
+    buffer = ReplayBuffer(
+        local_client(lease_s=60.0), groups_per_step=1, group_size=size, capacity=8, timeout_s=0.0
+    )
+    for _ in range(before):
+        buffer.add(rollouts().rows([0] * size))
+    said = ""
+    try:
+        buffer.add(rollouts().rows([row for group in alike for row in group]))
+    except ValueError as error:
+        said = str(error)
+    due = f"group {before + mixed[0]} has completions of prompts [3, 5]" if mixed else ""
+    there = before + (0 if mixed else num)
+    return (said, len(buffer), buffer.next_number) == (due, there, there)
 
 
 def _stepped() -> Any:

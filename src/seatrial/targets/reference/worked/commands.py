@@ -278,7 +278,12 @@ def _profiled(
         own = config.grpo if loop == "grpo" else config.sft
         seen.append((loop, own.max_num_steps, config.checkpointing.enabled, type(observer).__name__))
         seen.append(
-            (observer._step, observer._directory == output, config.logger.log_dir == str(output / "logs"))
+            (
+                observer._step,
+                observer._directory == output,
+                config.logger.log_dir == str(output / "logs")
+                and config.checkpointing.checkpoint_dir == str(output / "checkpoints"),
+            )
         )
 
     changes[f"training__{loop}__run_{loop}"] = note
@@ -316,6 +321,10 @@ def _of_profiles() -> Iterator[WorkedExample]:
             profiled,
             loop=loop,
         )
+        logs, kept = "logger.log_dir=other", "checkpointing.checkpoint_dir=other"
+        for option in (f"{loop}.max_num_steps=9", logs, "checkpointing.enabled=true", kept):
+            own = (0, [(loop, 3, False, "StepProfiler"), (3, True, True)], "", True)
+            yield example(f"a profile of {loop} with {option}", own, profiled, option, loop=loop)
     yield example(
         "a profile of the first step, into an empty folder",
         (0, [("grpo", 1, False, "StepProfiler"), (1, True, True)], "", True),

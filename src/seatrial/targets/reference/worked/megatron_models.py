@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import LlamaConfig
 
 from refrl.config import ConfigError, MegatronConfig
 from refrl.distributed import World
@@ -81,12 +82,16 @@ def _of_configurations() -> Iterator[WorkedExample]:
             "layers": (stage * 2, ["layer False", "layer True"][: 2 // stages]), "vocab_size": 10,
             "max_sequence_length": 32, "pre_process": stage == 0, "post_process": stage == stages - 1,
             "parallel_output": False, "share_embeddings_and_output_weights": tied, "position_embedding_type": "rope",
-            "moved": ("cpu", torch.float32), "trains": False, "read": True,
+            "moved": ("cpu", torch.float32), "trains": False, "read": True, "turns": [0.5, 0.25],
         }  # fmt: skip
         if stages == 2:
             right_model["layers"] = (stage, ["layer True" if stage else "layer False"])
         name = f"the layers of stage {stage} of {stages}, tied: {tied}"
         yield example(name, right_model, _loaded, tied, stage, stages)
+    for base, factor in ((500.0, None), (10000.0, None), (10000.0, 4.0)):
+        # Pair i of 4 values a head turns by base^(-2i/4) a token, divided by the factor of linear scaling.
+        right_turns = [1 / (factor or 1.0), base**-0.5 / (factor or 1.0)]
+        yield example(f"turns of base {base}, scaled by {factor}", right_turns, _turned, base, factor)
     yield refused(
         "parameters without a place: x", "a parameter that has no place", _loaded, False, 0, 1, ["x"]
     )
@@ -140,9 +145,20 @@ def _configured(changes: Mapping[str, Any], sizes: Mapping[str, Any], options: M
         return dict(cast(Any, model.transformer_config(_architecture(**changes), parallel, own)))
 
 
-def _loaded(tied: bool, stage: int, stages: int, unknown: list[str] | None = None) -> Any:
-    """Return what a stage's model is made of, where it is put, and whether its weights are read."""
+def _turned(base: float, factor: float | None) -> Any:
+    """Return the frequencies of a loaded model whose configuration has this base, and linear scaling by a factor."""
+    scaling = {} if factor is None else {"rope_scaling": {"rope_type": "linear", "factor": factor}}
+    config = LlamaConfig(
+        vocab_size=9, hidden_size=8, intermediate_size=5, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=4, rope_theta=base, **cast(Any, scaling),
+    )  # fmt: skip
+    return _loaded(False, 0, 1, config=config)["turns"]
+
+
+def _loaded(tied: bool, stage: int, stages: int, unknown: list[str] | None = None, config: Any = None) -> Any:
+    """Return what a stage's model is made of, where it is put, how it turns, and whether its weights are read."""
     from refrl.policy.megatron import model
+    from refrl.policy.megatron.architecture import rotary_buffers
 
     found: dict[str, Any] = {}
 
@@ -152,6 +168,7 @@ def _loaded(tied: bool, stage: int, stages: int, unknown: list[str] | None = Non
             assert settings == "settings" and layers.layer_norm is model.RMSNorm
             found.update(options, layers=(found.pop("first"), layers.layer_specs))
             self.rotary_pos_emb = nn.Module()
+            self.rotary_pos_emb.inv_freq = torch.tensor([1.0, 0.01])  # its own, of the base 10,000
 
         def to(self, *, device: torch.device, dtype: torch.dtype) -> Any:  # type: ignore[override]
             found["moved"] = str(device), dtype
@@ -165,7 +182,8 @@ def _loaded(tied: bool, stage: int, stages: int, unknown: list[str] | None = Non
         pipeline=SimpleNamespace(rank=lambda: stage, size=lambda: stages),
         tensor=SimpleNamespace(size=lambda: 2),
     )
-    config: Any = SimpleNamespace(max_total_sequence_length=32)
+    options: Any = SimpleNamespace(max_total_sequence_length=32)
+    own = _architecture(tied=tied, **({} if config is None else {"config": config}))
     given: dict[str, Any] = {
         "transformer_config": lambda *words: "settings",
         "layer_spec": lambda settings, *, experts: f"layer {experts}",
@@ -173,7 +191,9 @@ def _loaded(tied: bool, stage: int, stages: int, unknown: list[str] | None = Non
         "get_num_layers_to_build": lambda settings, *, pp_rank: 2 // stages,
         "TransformerBlockSubmodules": SimpleNamespace,
         "GPTModel": Module,
-        "rotary_buffers": lambda of: {"model.rotary_emb.inv_freq": torch.ones(1)},
+        "rotary_buffers": lambda of: (
+            {"model.rotary_emb.inv_freq": torch.tensor([0.5, 0.25])} if config is None else rotary_buffers(of)
+        ),
         "own_parameters": lambda *words: dict.fromkeys(unknown or ["kept"], "weight"),
         "links": lambda of: [SimpleNamespace(parameter="kept")],
         "load_weights": lambda local, directory: found.update(
@@ -183,12 +203,11 @@ def _loaded(tied: bool, stage: int, stages: int, unknown: list[str] | None = Non
     with ExitStack() as stack:
         for name, function in given.items():
             stack.enter_context(patch.object(model, name, function))
-        made = model.load_model(
-            Path("there"), _architecture(tied=tied), parallel, config, torch.device("cpu")
-        )
+        made = model.load_model(Path("there"), own, parallel, options, torch.device("cpu"))
     if unknown:
         return [*made.links, *made.links["output_layer.weight"].tensors]
-    return {**found, "trains": made.module.training}
+    turns: Any = made.module.rotary_pos_emb.inv_freq
+    return {**found, "trains": made.module.training, "turns": turns.tolist()}
 
 
 def _spec(experts: bool, per_head: bool) -> list[Any]:

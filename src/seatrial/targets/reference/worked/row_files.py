@@ -35,6 +35,23 @@ def examples() -> Iterator[WorkedExample]:
     for suffixes in ((".parquet",), (".arrow",), (".jsonl",), (".arrow", ".parquet")):
         right = ["p0", "p11"] * len(suffixes)
         yield example(f"a folder with files of {suffixes}", right, _in_folder(_folder), suffixes)
+    saved = "state.json"
+    for files, right in (
+        (("x.jsonl", "data/x.jsonl"), ["p0"]),
+        (("x.parquet", "data/x-0.parquet", "data/x-1.parquet"), ["p0"]),
+        (("x.arrow", "data/data/x.arrow"), ["p0"]),
+        (("train-0.jsonl", "train-1.jsonl", "data/train-0.jsonl"), ["p0", "p1"]),
+        (("data/x.jsonl",), ["p0"]),
+        (("data/x.jsonl", "other/x.jsonl"), ["p0"]),
+        (("data/x.jsonl", "data/data/x.jsonl"), ["p0"]),
+        (("data/data/x.jsonl",), ["p0"]),
+        (("x.arrow", saved, "data/x.arrow"), ["p0"]),
+        (("data/x.arrow", f"data/{saved}", "data/y.arrow"), ["p0"]),
+    ):
+        yield example(f"rows of a folder with {' '.join(files)}", right, _in_folder(_nested), files)
+    for files in (("other/x.jsonl",), ("x/data/x.jsonl",)):
+        name = f"a folder with {' '.join(files)}"
+        yield refused("holds no rows", name, _in_folder(_nested), files)
     for suffix in (".parquet", ".arrow"):
         right = {"q": "p7", "a": "7"}
         yield example(f"what is read of a row of {suffix}", (right, right), _in_folder(_row), suffix)
@@ -112,6 +129,19 @@ def _ends(folder: Path, name: str) -> list[str]:
 def _folder(folder: Path, suffixes: Sequence[str]) -> list[str]:
     for number, suffix in enumerate(suffixes):
         _write(folder / f"part-{number}{suffix}", [ROWS[0], ROWS[-1]])
+    return [row["q"] for row in open_rows(folder, COLUMNS, "o").scan()]
+
+
+def _nested(folder: Path, files: Sequence[str]) -> list[str]:
+    """Return what is read of a folder with these files: of one row each, or what `save_to_disk` says of the first."""
+    for number, name in enumerate(files):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.name == "state.json":
+            saved = {"_data_files": [{"filename": Path(files[0]).name}]}
+            path.write_text(json.dumps(saved), encoding="utf-8")
+        else:
+            _write(path, [ROWS[number]])
     return [row["q"] for row in open_rows(folder, COLUMNS, "o").scan()]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -228,6 +229,7 @@ def _of_waits() -> Iterator[WorkedExample]:
         ("ActorUnavailableError", None),
     ):
         yield example(f"actors that answer with {name}", (right, {0.25}), _made(_looked), name)
+    yield example("looks that say other than that the first dead actor is dead", [], _made(_several_looked))
 
 
 def _slept(cluster: Cluster, ray: Any, queue: Any, seconds: float) -> list[float]:
@@ -278,6 +280,31 @@ def _looked(cluster: Cluster, ray: Any, queue: Any, name: str) -> Any:
     queue.ray.get = get
     actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: None))
     return _said(lambda: queue.check_alive({"one": actor, "two": actor})), limits
+
+
+def _several_looked(cluster: Cluster, ray: Any, queue: Any) -> list[Any]:
+    """Return what is said, if it is wrong, of one to three actors of which each lives, is busy, away or dead."""
+
+    def looked(states: Sequence[str]) -> Any:
+        def get(answer: int, timeout: float) -> None:
+            assert timeout == 0.5 / len(states)
+            if states[answer] != "lives":
+                raise getattr(ray.ray.exceptions, states[answer])("gone")
+
+        queue.ray.get = get
+        actors = {
+            f"a{place}": SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda place=place: place))
+            for place in range(len(states))
+        }
+        return _said(lambda: queue.check_alive(actors))
+
+    wrong = []
+    every = ("lives", "GetTimeoutError", "ActorUnavailableError", "ActorDiedError")
+    for states in (one for number in (1, 2, 3) for one in product(every, repeat=number)):
+        dead = states.index("ActorDiedError") if "ActorDiedError" in states else None
+        due = None if dead is None else f"{UNAVAILABLE}: TransferQueue failed: its actor 'a{dead}' is dead"
+        wrong += [] if looked(states) == due else [states]
+    return wrong
 
 
 def _of_queues() -> Iterator[WorkedExample]:
