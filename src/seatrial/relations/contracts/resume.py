@@ -50,7 +50,7 @@ class ResumedRun:
     """The exported draft head, by the names that its recorded weights have after `draft.`."""
     groups: Mapping[int, tuple[GroupRecord, ...]] = field(default_factory=dict)
     """Asynchronous rollouts: the fate of each group, by the step that took or dropped it; those that no step took have
-    the fate `unused` and the last step."""
+    the fate `unused` and the step after the last."""
 
 
 Moment = Literal["sampling", "training", "syncing", "saving"]

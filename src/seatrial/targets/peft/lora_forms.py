@@ -32,5 +32,4 @@ FORMS: dict[str, type[Any]] = {
     "lora-velora-once": _form(
         velora_config={"num_groups": 8, "init_type": "batch_average_once", "scale": 0.5}
     ),
-    "lora-velora-random": _form(velora_config={"num_groups": 4, "init_type": "random"}),
 }
