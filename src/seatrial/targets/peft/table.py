@@ -70,12 +70,6 @@ LORA: dict[str, type[Any]] = {
         modules_to_save=["input_layernorm"],
         spec={"refuses": ("two at once", "mixed batch"), "also_trains": ("input_layernorm.modules_to_save",)},
     ),
-    "lora-layers-saved": lora(
-        trait="a module after it",
-        target_modules=["layer"],
-        modules_to_save=["tail"],
-        spec={"refuses": ("two at once", "mixed batch"), "also_trains": ("tail.modules_to_save",)},
-    ),
     "lora-embedding": lora(combining=True, target_modules=["embed_tokens", "q_proj"]),
     "lora-head": lora(target_modules=["lm_head", "q_proj"]),
     "lora-embedding-and-head": lora(target_modules=["embed_tokens", "lm_head"]),
