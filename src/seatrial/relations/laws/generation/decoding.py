@@ -29,23 +29,13 @@ def prompts(stack: Any, seed: int, lengths: tuple[int, ...]) -> tuple[tuple[int,
 
 
 def plan(
-    *,
-    lengths: tuple[int, ...] = (5, 5),
-    num_new: int = 6,
-    ends: bool = True,
-    embedded: bool = False,
-    **options: Any,
+    *, lengths: tuple[int, ...] = (5, 5), num_new: int = 6, ends: bool = True, **options: Any
 ) -> Callable[..., DecodingPlan]:
     """Return a law's `cases`: a plan with these options."""
 
     def make(stack: Any, seed: int, tidy: bool) -> DecodingPlan:
         return DecodingPlan(
-            prompts=prompts(stack, seed, lengths),
-            options=options,
-            num_new=num_new,
-            ends=ends,
-            embedded=embedded,
-            seed=seed,
+            prompts=prompts(stack, seed, lengths), options=options, num_new=num_new, ends=ends, seed=seed
         )
 
     return make
@@ -78,7 +68,6 @@ DECODING = Relation(
     cases=GREEDY,
 )
 OTHER = "an option that is ignored, or applied to other ids or in another order"
-EMBEDDED = "a prompt of embeddings that counts as none"
 
 
 @DECODING.law("temperature", OTHER, cases=sampled(temperature=0.6))
@@ -99,10 +88,6 @@ EMBEDDED = "a prompt of embeddings that counts as none"
 )
 @DECODING.law("min_new_tokens", OTHER, cases=plan(do_sample=False, min_new_tokens=4))
 @DECODING.law("min_length", OTHER, cases=plan(do_sample=False, min_length=8))
-@DECODING.law(
-    "min_new_tokens of embeddings", EMBEDDED, cases=plan(do_sample=False, embedded=True, min_new_tokens=4)
-)
-@DECODING.law("min_length of embeddings", EMBEDDED, cases=plan(do_sample=False, embedded=True, min_length=8))
 @DECODING.law(
     "forced_eos_token_id", OTHER, cases=plan(do_sample=False, forced_eos_token_id=1, min_new_tokens=5)
 )

@@ -37,13 +37,13 @@ def _case(stack: Any, seed: int, tidy: bool) -> ValidationCase:
                 )
             )
     # Most answers are wrong, each in its own way, so that the right one is the most frequent.
-    places = rng.permutation([0, 1, 2, 3, 3])
+    voted = [int(place) for place in rng.permutation([0, 1, 2, 3, 3])]
     answers.append(
         Answers(
             source="differently wrong",
             prompt="prompt 0",
-            scores=tuple(float(place == 3) for place in places),
-            texts=tuple(f"answer {place}" for place in places),
+            scores=tuple(float(place == 3) for place in voted),
+            texts=tuple(f"answer {place}" for place in voted),
         )
     )
     return ValidationCase(answers=tuple(answers))
