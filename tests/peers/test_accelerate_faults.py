@@ -57,6 +57,11 @@ from accelerate import Accelerator
 log = Accelerator.log
 Accelerator.log = lambda self, values, step=None, log_kwargs=None: log(self, values, step)
 """
+HANDLER_LOST = """
+from accelerate import Accelerator
+autocast = Accelerator.autocast
+Accelerator.autocast = lambda self, autocast_handler=None: autocast(self)
+"""
 TYPES_LOST = """
 from accelerate.utils import operations
 operations.honor_type = lambda obj, generator: list(generator) if isinstance(obj, tuple) else type(obj)(generator)
@@ -103,6 +108,7 @@ FAULTS = [
     ("settings", "R32.settings", ONE_SIZE_FOR_ANOTHER, "read together"),
     ("loaders-alone", "R30.rows", FILLED_ALWAYS, "every row once, uneven ends"),
     ("functions", "R32.values", TYPES_LOST, "sent to a device"),
+    ("functions", "R32.values", HANDLER_LOST, "autocast of a block"),
     ("functions", "R32.sizes", OVER_MEMORY, "device maps"),
     ("functions", "R32.sizes", BUFFERS_OUT, "of modules"),
     ("functions", "R32.sizes", HALF_ON_DISK, "offloaded tensors"),

@@ -45,6 +45,7 @@ FAULTS = [
     ("evaluation trains", "evaluation"),
     ("moments are lost", "resumed"),
     ("first weights", "the process's random numbers"),
+    ("first weights", "the process's random numbers, an adapter that is made"),
     ("second trainer", "a second trainer of the same arguments"),
     ("rows", "the caller's arguments"),
     ("unsaved", "the saved model"),

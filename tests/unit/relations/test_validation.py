@@ -66,8 +66,8 @@ class Stack:
             return {}
         pairs = list(zip(answers.scores, answers.texts or map(str, answers.scores), strict=True))
         mean, deviation = moments(answers)
-        found = {"mean@4": mean, "std@4": deviation}
-        for size in (2, 4):
+        found = {"mean@5": mean, "std@5": deviation}
+        for size in (2, 5):
             draws = [
                 draw.sample(pairs, size) if self.fault == "no replacement" else draw.choices(pairs, k=size)
                 for _ in range(self.validation_draws)
@@ -78,6 +78,8 @@ class Stack:
         return found
 
     def _voted(self, draw: Sequence[tuple[float, str]]) -> float:
+        if self.fault == "votes for scores":
+            return Counter(score for score, _ in draw).most_common(1)[0][0]
         (text, _), *_ = Counter(text for _, text in draw).most_common(1)
         wanted = [score for score, own in draw if (own != text) == (self.fault == "minority")]
         return wanted[0] if wanted else draw[0][0]
@@ -90,6 +92,7 @@ class Stack:
         ("one pool", "means and deviations"),
         ("no replacement", "best and worst"),
         ("minority", "majority"),
+        ("votes for scores", "majority"),
         ("numbers are lost", "means and deviations of scores alone"),
     ],
 )

@@ -27,6 +27,8 @@ class DecodingPlan(Case):
     """Ids of a completion at most."""
     ends: bool = True
     """Whether the end id ends a completion."""
+    embedded: bool = False
+    """Whether the model is given embeddings of the prompts in place of ids."""
     seed: int = 0
 
     def smaller(self) -> Iterator[DecodingPlan]:

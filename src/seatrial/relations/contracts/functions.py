@@ -33,6 +33,8 @@ FUNCTIONS: Mapping[str, str] = {
     "set tensor": "(model, name, device, value, dtype or None): set a parameter or buffer",
     "offload": "(tensor, name, folder) -> description of its file",
     "read offloaded": "(path, description) -> tensor",
+    "in autocast": "(precision such as bf16, whether autocast is on by setting and by call, each true, false or none, "
+    "function) -> its result",
     "storage dtype": "(model, dtype of weights, dtype of the computation, patterns of modules to skip)",
 }
 """Functions by name, with what each takes and gives."""

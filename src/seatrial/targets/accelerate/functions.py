@@ -37,6 +37,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "set tensor": ("accelerate.utils.modeling", "set_module_tensor_to_device"),
     "offload": ("accelerate.utils.offload", "offload_weight"),
     "read offloaded": ("accelerate.utils.offload", "load_offloaded_weight"),
+    "in autocast": ("accelerate.utils", "AutocastKwargs"),
     "storage dtype": ("accelerate.big_modeling", "attach_layerwise_casting_hooks"),
 }
 """Accelerate's function by the contract's name."""
@@ -68,10 +69,21 @@ def _balanced(function: Callable[..., Any]) -> Callable[..., Any]:
     return balanced
 
 
+def _in_autocast(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def called(precision: str, own: bool | None, given: bool | None, function: Callable[[], Any]) -> Any:
+        handlers = [] if own is None else [handler(enabled=own)]
+        accelerator = new_accelerator(mixed_precision=precision, kwargs_handlers=handlers)
+        with accelerator.autocast(*([] if given is None else [handler(enabled=given)])):
+            return function()
+
+    return called
+
+
 FITTED: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "send": lambda function: lambda values, device, skipped: function(values, device, skip_keys=skipped),
     "concatenate": lambda function: lambda values, dimension: function(values, dim=dimension),
     "structure": _structure,
+    "in autocast": _in_autocast,
     "variables": lambda function: lambda variables: function(**variables),
     "save": _save,
     "module sizes": lambda function: (
@@ -104,7 +116,7 @@ class Functions(KnowsFailures):
         self.functions = {}
         for name, (module, attribute) in PLACES.items():
             function = getattr(importlib.import_module(module), attribute, None)
-            if inspect.isroutine(function):
+            if inspect.isroutine(function) or inspect.isclass(function):
                 self.functions[name] = FITTED[name](function) if name in FITTED else function
         if not self.functions:
             raise Gone(f"accelerate {release('accelerate')} has none of these functions")

@@ -29,6 +29,7 @@ Trait = Literal[
     "conv3",
     "attention",
     "experts of modules",
+    "a module after it",
 ]
 VOCAB = 48
 _SIZES = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, before, since
-from seatrial.targets.peft.known import embeds
+from seatrial.targets.peft.known import CONVERTED, embeds
 
 SWAPPED = KnownFailure(
     "hotswap_adapter raises on norms of DoRA, embeddings, heads, biases, saved modules and tokens of the file",
@@ -39,6 +39,11 @@ NO_MAGNITUDES = KnownFailure(
     "R29.routes/moved: file loaded by the model itself",
     "R29.routes/moved: file with its base, loaded as one model",
 )
+
+CONVERTED_WITHIN = KnownFailure(
+    "convert_to_lora names parameters within a saved module by their last part alone",
+    finding="PEFT: adapters converted to LoRA",
+).of(*CONVERTED.laws)
 
 
 def _swapping(options: Mapping[str, Any]) -> list[KnownFailure]:

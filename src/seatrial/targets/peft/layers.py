@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.targets.peft import known as known_failures
-from seatrial.targets.peft import known_merges
+from seatrial.targets.peft import known_merges, known_moves
 from seatrial.targets.peft.kinds import MixedAdapters
 from seatrial.targets.peft.lora import ATTENTION, lora
 
@@ -63,6 +63,16 @@ LAYERS: dict[str, type[Any]] = {
         target_modules=["layer"],
         dropout=None,
         spec={"refuses": ("checkpointing", "mixed batch")},
+    ),
+    "lora-layers-saved": lora(
+        known=[known_moves.CONVERTED_WITHIN],
+        trait="a module after it",
+        target_modules=["layer"],
+        modules_to_save=["tail"],
+        spec={
+            "refuses": ("two at once", "mixed batch", "checkpointing"),
+            "also_trains": ("tail.modules_to_save",),
+        },
     ),
     "lora-layers-of-experts": lora(
         trait="experts of modules",

@@ -62,6 +62,20 @@ class _Attending(torch.nn.Module):
         return made_BSD
 
 
+class _Tailed(torch.nn.Module):
+    """A linear layer, and a module of two more after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+        self.tail = _Expert()
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """Return [B, S, D]."""
+        made_BSD: Tensor = self.tail(self.layer(x_BSD))
+        return made_BSD
+
+
 class _Expert(torch.nn.Module):
     """Two linear layers."""
 
@@ -120,6 +134,7 @@ NETS: Mapping[str, Callable[[], torch.nn.Module]] = {
     "conv3": lambda: _Convolved(torch.nn.Conv3d(2, 4, 3, padding=1), (2, 4, 4)),
     "attention": _Attending,
     "experts of modules": _Layers,
+    "a module after it": _Tailed,
 }
 """The inner layer by the trait."""
 

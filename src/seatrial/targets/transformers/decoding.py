@@ -86,10 +86,13 @@ class Generates(KnowsFailures):
             for name, value in plan.defaults.items():
                 setattr(model.generation_config, name, value)
         P = max(map(len, plan.prompts))
+        given = {"input_ids": torch.tensor([[PAD] * (P - len(one)) + list(one) for one in plan.prompts])}
+        if plan.embedded:
+            given = {"inputs_embeds": model.get_input_embeddings()(given.pop("input_ids")).detach()}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)
             found = model.generate(
-                input_ids=torch.tensor([[PAD] * (P - len(one)) + list(one) for one in plan.prompts]),
+                **given,
                 attention_mask=torch.tensor([[0] * (P - len(one)) + [1] * len(one) for one in plan.prompts]),
                 max_new_tokens=plan.num_new,
                 pad_token_id=PAD,
@@ -99,17 +102,19 @@ class Generates(KnowsFailures):
                 output_logits=True,
                 **{**plan.options, **of_call},
             )
-        return list(self._completions(model, plan, found, P))
+        # From embeddings the new ids alone are returned.
+        return list(self._completions(model, plan, found, 0 if plan.embedded else P))
 
-    def _completions(self, model: Any, plan: DecodingPlan, found: Any, P: int) -> Iterator[Decoded]:
+    def _completions(self, model: Any, plan: DecodingPlan, found: Any, first: int) -> Iterator[Decoded]:
+        several = len(found.sequences) // len(plan.prompts)
         beams = "num_beams" in plan.options
         transitions_BT = model.compute_transition_scores(
             found.sequences, found.scores, getattr(found, "beam_indices", None), normalize_logits=not beams
         )
         for number, (ids, transitions) in enumerate(zip(found.sequences, transitions_BT, strict=True)):
             yield Decoded(
-                prompt_ids=tuple(token for token in ids[:P].tolist() if token != PAD),
-                ids=tuple(ids[P:].tolist()),
+                prompt_ids=plan.prompts[number // several],
+                ids=tuple(ids[first:].tolist()),
                 logits=[] if beams else [step[number] for step in found.logits],
                 scores=[] if beams else [step[number] for step in found.scores],
                 transitions=tuple(transitions.tolist()),

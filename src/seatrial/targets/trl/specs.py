@@ -65,7 +65,8 @@ def spec_for(setup: Setup, defaults: Mapping[str, Any]) -> TrainerSpec:
         balance_weight=_balance_weight(setup, defaults),
         runs="updates" if setup.updates_only else "all",
         spreads=setup.spreads,
-        logs_rows=setup.logs_rows,
+        # RLOO logs what reward functions give, and writes no tables.
+        logs_rows=setup.logs_rows and setup.trainer != "RLOO",
     )
 
 

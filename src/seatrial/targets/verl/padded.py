@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from seatrial.relations.contracts.utilities import Rollout
 from seatrial.relations.laws.utilities.padded_episodes import P, T
@@ -42,6 +45,8 @@ class VerlPaddedEpisodes:
             raise Gone(f"agent loops of verl {release('verl')} are padded in another form")
         self._validates = "validate" in signature(pad).parameters
         self.utilities: Mapping[str, Callable[..., Any]] = {"batch of episodes": self._batch}
+        if hasattr(self._output, "as_dict"):
+            self.utilities = {**self.utilities, "columns of an episode": self._columns}
 
     def _batch(self, rows: Sequence[Rollout], pad_id: int) -> dict[str, Any]:
         """Return the columns of a batch."""
@@ -65,8 +70,15 @@ class VerlPaddedEpisodes:
             "only": list(objects.get("only", [None] * len(rows))),
         }
 
-    async def _padded(self, worker: Any, row: Rollout) -> Any:
-        output = self._output(
+    def _columns(self, row: Rollout) -> dict[str, Any]:
+        """Return the tensors of a row."""
+        with warnings.catch_warnings():  # experts are copied from a tensor, of which torch warns
+            warnings.simplefilter("ignore")
+            found = self._made(row).as_dict()
+        return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+    def _made(self, row: Rollout) -> Any:
+        return self._output(
             prompt_ids=row.prompt_ids,
             response_ids=row.response_ids,
             response_mask=row.mask,
@@ -77,6 +89,9 @@ class VerlPaddedEpisodes:
             metrics=self._metrics(),
             extra_fields=dict(row.extras),
         )
+
+    async def _padded(self, worker: Any, row: Rollout) -> Any:
+        output = self._made(row)
         given = {"validate": False} if self._validates else {}
         prompt = [{"role": "user", "content": "?"}]
         return await worker._agent_loop_postprocess(output, raw_prompt=prompt, **given)

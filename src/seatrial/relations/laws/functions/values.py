@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections import OrderedDict, UserDict
@@ -326,6 +327,25 @@ def wrappers_come_off(stack: Any, case: Seeded) -> Measure:
     return Measure.count(
         [f"{place} wrappers" for place, right in enumerate(found) if not right], "wrappers that stay"
     )
+
+
+@VALUES.law(
+    "autocast of a block",
+    "a setting of the call that is left out, or that stays for the next block",
+    excluded=without("in autocast"),
+)
+def blocks_have_their_precision(stack: Any, case: Seeded) -> Measure:
+    """Check the dtype of a product in a block: the call's setting goes first, then that of all calls."""
+    one = torch.ones(2, 2)
+    wrong = []
+    for precision in ("bf16", "no"):
+        for own, given in itertools.product((None, True, False), (None, False, True)):
+            lower = precision == "bf16" and False not in ([given] if given is not None else [own])
+            due = torch.bfloat16 if lower else torch.float32
+            found = stack.functions["in autocast"](precision, own, given, lambda: (one @ one).dtype)
+            if found != due:
+                wrong.append(f"{precision}, {own} by setting and {given} by call: {found}, due {due}")
+    return Measure.count(wrong, "blocks of another precision")
 
 
 @VALUES.law("saved states", "a scalar or a dtype that is saved wrongly", excluded=without("save"))

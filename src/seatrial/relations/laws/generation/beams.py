@@ -1,15 +1,33 @@
-"""R26.decoding, beams: their scores, ends and padding are those of a slow search."""
+"""R26.decoding: scores, ends and padding of beams are those of a slow search; embeddings count as their prompt does."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from seatrial.relations.contracts.decoding import DecodingPlan
 from seatrial.relations.law import Measure
-from seatrial.relations.laws.generation.decoding import DECODING, completed, plan
+from seatrial.relations.laws.generation.decoding import (
+    DECODING,
+    completed,
+    distribution_is_of_the_options,
+    plan,
+)
 from seatrial.relations.not_served import NotServed
+
+
+def _embedded(**options: Any) -> Callable[..., DecodingPlan]:
+    return lambda *given: replace(plan(do_sample=False, **options)(*given), embedded=True)
+
+
+for _name, _least in (("min_new_tokens", 4), ("min_length", 8)):
+    DECODING.law(
+        f"{_name} of embeddings",
+        "a prompt of embeddings that counts as none",
+        cases=_embedded(**{_name: _least}),
+    )(distribution_is_of_the_options)
 
 
 def _beams(**options: Any) -> Callable[..., DecodingPlan]:

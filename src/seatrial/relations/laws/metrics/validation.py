@@ -13,14 +13,14 @@ from seatrial.relations.contracts.validation import Answers, ValidationCase
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.oracles.validation import expected, moments
 
-NUM_ANSWERS = 4
+NUM_ANSWERS = 5
 SIZES = (2, NUM_ANSWERS)
 DEVIATIONS = 6.0
 """Of an estimate's standard error: one in a billion correct ones is farther off."""
 
 
 def _case(stack: Any, seed: int, tidy: bool) -> ValidationCase:
-    """Return prompts of two sources, one of them with another number of prompts; of one source when tidy."""
+    """Return prompts of three sources that differ in the number of prompts; of two when tidy."""
     rng = np.random.default_rng([seed, 22])
     answers = []
     for source, num_prompts in [("one", 3)] if tidy else [("one", 3), ("other", 2)]:
@@ -36,6 +36,16 @@ def _case(stack: Any, seed: int, tidy: bool) -> ValidationCase:
                     texts=tuple(f"answer {place}" for place in places),
                 )
             )
+    # Most answers are wrong, each in its own way, so that the right one is the most frequent.
+    voted = [int(place) for place in rng.permutation([0, 1, 2, 3, 3])]
+    answers.append(
+        Answers(
+            source="differently wrong",
+            prompt="prompt 0",
+            scores=tuple(float(place == 3) for place in voted),
+            texts=tuple(f"answer {place}" for place in voted),
+        )
+    )
     return ValidationCase(answers=tuple(answers))
 
 
@@ -95,7 +105,7 @@ for what, statistics, suspects in (
     (
         "majority",
         ("maj",),
-        "the score of another answer than the most frequent one's, votes of several prompts",
+        "the score of another answer than the most frequent one's, votes of several prompts or for scores, not answers",
     ),
 ):
     VALIDATION.law(what, suspects, statistics=statistics)(draws_are_as_expected)

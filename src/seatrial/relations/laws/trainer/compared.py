@@ -345,8 +345,15 @@ def resumed_run_is_the_unbroken_one(stack: Any, case: ComparedPlan) -> Measure:
     "numbers drawn before the seed is set",
     cases=plan(num_steps=2, num_micro_batches=2),
 )
+@COMPARED.law(
+    "the process's random numbers, an adapter that is made",
+    "an adapter that is made before the seed is set",
+    cases=plan(num_steps=2, adapters=True),
+)
 def one_seed_is_one_run(stack: Any, case: ComparedPlan) -> Measure:
     """Compare runs with one seed in processes that drew other numbers before."""
+    if case.adapters and not stack.compare_spec.adapts:
+        raise NotServed("compare_spec.adapts=False")
     other = compared_run(stack, replace(case, process_seed=1))
     return _same_run(compared_run(stack, case), other, logged=True)
 

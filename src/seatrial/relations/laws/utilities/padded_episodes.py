@@ -95,9 +95,40 @@ def _experts(row: Rollout) -> Tensor:
     return found
 
 
+def columns_of(row: Rollout) -> dict[str, Any]:
+    """Return the columns of a row by itself; tokens that went to no expert are at its end, and have zeros."""
+    found: dict[str, Any] = {
+        "prompts": torch.tensor(row.prompt_ids),
+        "responses": torch.tensor(row.response_ids),
+        "response_mask": torch.tensor(row.mask),
+    }
+    if row.logprobs is not None:
+        found["rollout_log_probs"] = torch.tensor(row.logprobs)
+    if row.reward is not None:
+        found["rm_scores"] = torch.tensor([*[0.0] * (len(row.response_ids) - 1), row.reward])
+    if row.experts_SLK is not None:
+        size = len(row.prompt_ids) + len(row.response_ids)
+        found["routed_experts"] = torch.zeros(size, LAYERS, TOP, dtype=torch.int16)
+        found["routed_experts"][: len(row.experts_SLK)] = row.experts_SLK
+    return found
+
+
 add_laws(
     PADDED,
     (
+        Plain(
+            name="columns of an episode",
+            law="an episode by itself",
+            suspects="experts of another token, a reward or a mask at another place",
+            cases=lambda case: [
+                (row,)
+                for row in (
+                    *episodes(case),
+                    episodes(case, rewarded=False, with_logprobs=False, routed=False)[0],
+                )
+            ],
+            right=columns_of,
+        ),
         Plain(
             name="batch of episodes",
             law="a batch of episodes",

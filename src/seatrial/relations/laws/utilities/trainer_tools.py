@@ -209,7 +209,7 @@ def results_as_text(results: Sequence[str], names: Sequence[str]) -> str:
 
 
 def order(number: int, shuffled: bool, seed: int | None) -> dict[str, Any]:
-    """Return whether rows come in order, each once, and whether an order comes again with its seed."""
+    """Return whether rows come in order, each once, with its seed again, and with another seed or none too."""
     return {
         "rows": list(range(number)),
         "in order": not shuffled,
@@ -343,8 +343,8 @@ TRAINER_TOOL_FUNCTIONS = (
     Plain(
         name="order of rows",
         law="the order of rows of a run",
-        suspects="a seed that is not used, an order without shuffling",
-        cases=lambda case: [(9, False, 3), (9, True, 3), (9, True, 4), (9, True, None)],
+        suspects="a seed that is not used, also if it is 0, an order without shuffling",
+        cases=lambda case: [(9, False, 3), (9, True, 3), (9, True, 0), (9, True, None)],
         right=order,
     ),
     Plain(

@@ -10,6 +10,7 @@ from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.options import DROPPING, LIKELIHOOD_LOGGED, cpo, gkd, orpo
 from seatrial.targets.trl.setups.preferences import dpo, kto, reward
 from seatrial.targets.trl.setups.rollouts import grpo, rloo
+from seatrial.targets.trl.setups.shared import OWN_ROUTERS
 
 PRECOMPUTED: Mapping[str, Any] = {"precompute_ref_log_probs": True}
 SWITCHED_OFF: Mapping[str, Any] = {"disable_dropout": True}
@@ -54,6 +55,8 @@ ADAPTED: Mapping[str, Setup] = {
 EXPERTS: Mapping[str, Setup] = {
     "kto": kto({"router_aux_loss_coef": 0.5}, objective={}, trait="experts"),
     "rloo": rloo({"router_aux_loss_coef": 0.5}, trait="experts"),
+    "cpo": cpo({}, trait="experts", model_options=OWN_ROUTERS),
+    "orpo": orpo({}, trait="experts", model_options=OWN_ROUTERS),
 }
 
 

@@ -196,5 +196,6 @@ ROWS: Mapping[str, Setup] = {
         ),
         {"scalars": OWN_SCALARS},
     ),
+    "rows-rloo-logged": _of(rloo({}, logs_rows=True), {"scalars": OWN_SCALARS}),
     **{name: _of(setup, {}) for name, setup in {**SAMPLED, **CHECKPOINTED}.items()},
 }
