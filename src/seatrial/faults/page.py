@@ -122,8 +122,8 @@ The set of seed 1515 was measured on 64 cores, relations and trials at the same 
 the faults were read. Control: edits of comments alone, in seven modules, were reported by nothing; in an eighth they
 had no answer in time. 48 of the 54 are seen by worked examples, and 31 of the 46 by these alone. All six misses of
 relations and all five of trials are faults of direct calls. No trial was recorded executing nine, of which one is seen.
-All six misses of relations are seen since, by examples of actors that are looked at, profiles, rotary frequencies, groups
-that are put at once, folders of data, and groups that are left.
+All six misses of relations are seen since, by examples of actors that are looked at, profiles, rotary frequencies,
+groups that are put at once, folders of data, and groups that are left.
 
 The places of the last five sets are random samples of the executable lines of all modules, at most two in a module;
 for 12 of each of the first two the planter found no fault that is silent on a CPU, and took spares of the same draw,
