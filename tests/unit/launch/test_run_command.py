@@ -107,7 +107,7 @@ child.stdin.close()
 
 
 def family(tmp_path: Path, *, child: str = "pass", then: str = "signal.pause()") -> str:
-    """Return a script that starts a child, writes the child's id down, and goes on as told; the child speaks last."""
+    """Return a script that starts a child, writes its id down, and continues with `then`; the child prints last."""
     return FAMILY.format(child=child, pids=str(tmp_path / "pid"), then=then)
 
 

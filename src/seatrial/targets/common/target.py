@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -71,22 +70,6 @@ def find_name(package: str, places: Sequence[str]) -> Any:
             return found
     names = ", ".join(place.replace(":", ".") for place in places)
     raise Gone(f"{package} {release(package)} has no {names}")
-
-
-def adapted_functions(
-    table: Mapping[str, tuple[Sequence[str], Callable[..., Any]]], find: Callable[[str], Any]
-) -> dict[str, Callable[..., Any]]:
-    """Return, by the name of the contract, the functions that the installed release has, fitted to it.
-
-    Args:
-        table: places of what each function needs, and what makes the function of them.
-        find: returns what is at a place, or raises `Gone`, as the second of a row may; the row is left out then.
-    """
-    made: dict[str, Callable[..., Any]] = {}
-    for name, (needed, adapt) in table.items():
-        with contextlib.suppress(Gone):
-            made[name] = adapt(*map(find, needed))
-    return made
 
 
 def available(adapters: Mapping[str, type], stack: str = "the stack") -> dict[str, Any]:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from seatrial.relations.laws.utilities.sequence_parallel import slices
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
+from seatrial.targets.common.target import release
+from seatrial.targets.verl.adapted import Adapted
 
 ULYSSES = "verl.utils.ulysses"
 SECONDS = 60.0
@@ -97,19 +98,12 @@ def on_ranks(num_ranks: int, work: Callable[[int], Any]) -> list[Any]:
             ulysses.set_ulysses_sequence_parallel_group(before)
 
 
-class VerlSequenceParallel:
+class VerlSequenceParallel(Adapted):
     """Padding, shares, and what ranks exchange."""
 
     def __init__(self) -> None:
-        """Find those that the installed release has.
-
-        Raises:
-            Gone: there are none.
-        """
-        made = adapted_functions(ADAPTED, lambda place: find_name("verl", [place]))
-        if not made:
-            raise Gone(f"verl {release('verl')} has none of {', '.join(ADAPTED)}")
-        self.utilities: Mapping[str, Callable[..., Any]] = made
+        """Find those that the installed release has."""
+        super().__init__(ADAPTED)
 
 
 def _takes_value(function: Any, value: int) -> dict[str, int]:

@@ -16,7 +16,8 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.verl.adapted import adapted_functions
 from seatrial.targets.verl.algorithms import MULTIPLIED
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.rewards import objects

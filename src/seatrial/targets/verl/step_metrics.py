@@ -9,25 +9,19 @@ from typing import Any
 import numpy
 from torch import Tensor
 
-from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
+from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.verl.adapted import Adapted
 
 METRICS = "verl.trainer.ppo.metric_utils"
 ROWS = ("response_length_non_aborted/", "response/aborted_ratio", "num_turns/", "tool_call_counts/")
 
 
-class VerlStepMetrics:
+class VerlStepMetrics(Adapted):
     """`compute_data_metrics`, `compute_variance_proxy_metrics` and the load of experts; see `contracts.utilities`."""
 
     def __init__(self) -> None:
-        """Find those that the installed release has.
-
-        Raises:
-            Gone: there are none.
-        """
-        made = adapted_functions(ADAPTED, lambda name: find_name("verl", [f"{METRICS}:{name}"]))
-        if not made:
-            raise Gone(f"verl {release('verl')} has none of {', '.join(ADAPTED)}")
-        self.utilities: Mapping[str, Callable[..., Any]] = made
+        """Find those that the installed release has."""
+        super().__init__(ADAPTED, lambda name: find_name("verl", [f"{METRICS}:{name}"]))
 
 
 def _batch(tensors: Mapping[str, Tensor], objects: Mapping[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import warnings
@@ -16,15 +15,15 @@ from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
-from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
+from seatrial.targets.common.target import Gone, release
+from seatrial.targets.verl.adapted import Adapted, found_without
 from seatrial.targets.verl.estimators import UNUSED
 
 TENSORDICTS = "verl.utils.tensordict_utils"
 PADDING = "verl.workers.utils.padding"
 
 
-class VerlStepParts(KnowsFailures):
+class VerlStepParts(Adapted, KnowsFailures):
     """Functions of rows of unequal lengths, of rows that fill a batch, of sessions, tools and adapters."""
 
     known_failures: ClassVar[Sequence[KnownFailure]] = (
@@ -36,23 +35,12 @@ class VerlStepParts(KnowsFailures):
     )
 
     def __init__(self) -> None:
-        """Find those that the installed release has.
-
-        Raises:
-            Gone: there are none.
-        """
-        made = adapted_functions(ADAPTED, _found)
-        if not made:
-            raise Gone(f"verl {release('verl')} has none of {', '.join(ADAPTED)}")
-        self.utilities: Mapping[str, Callable[..., Any]] = made
+        """Find those that the installed release has."""
+        super().__init__(ADAPTED, _found)
 
 
 def _found(place: str) -> Any:
-    module = place.partition(":")[0]
-    if module.startswith("verl.trainer"):
-        with contextlib.suppress(ModuleNotFoundError):
-            import_without(module, UNUSED)
-    return find_name("verl", [place])
+    return found_without(place, ("verl.trainer",), UNUSED)
 
 
 def _batch_of(rows: Sequence[Mapping[str, Tensor]], nested: Any) -> Any:

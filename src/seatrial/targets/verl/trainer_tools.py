@@ -23,9 +23,10 @@ from torch.utils.data import RandomSampler
 
 from seatrial.relations.laws.utilities.trainer_tools import PARTS
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.stand_ins import StandIn, import_without
-from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
+from seatrial.targets.common.stand_ins import StandIn
+from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.verl.adapted import Adapted, found_without
 from seatrial.targets.verl.estimators import UNUSED
 
 CHECKPOINTS = "verl.utils.checkpoint.checkpoint_manager"
@@ -37,27 +38,16 @@ ENDS = {
 """Variables that say when a machine ends."""
 
 
-class VerlTrainerTools:
+class VerlTrainerTools(Adapted):
     """Functions and classes around the steps of a trainer."""
 
     def __init__(self) -> None:
-        """Find those that the installed release has.
-
-        Raises:
-            Gone: there are none.
-        """
-        made = adapted_functions(ADAPTED, _found)
-        if not made:
-            raise Gone(f"verl {release('verl')} has none of {', '.join(ADAPTED)}")
-        self.utilities: Mapping[str, Callable[..., Any]] = made
+        """Find those that the installed release has."""
+        super().__init__(ADAPTED, _found)
 
 
 def _found(place: str) -> Any:
-    module = place.partition(":")[0]
-    if module.startswith(("verl.trainer", "verl.experimental")):
-        with contextlib.suppress(ModuleNotFoundError):
-            import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
-    return find_name("verl", [place])
+    return found_without(place, ("verl.trainer", "verl.experimental"), (*UNUSED, "openai", "qwen_vl_utils"))
 
 
 def _tracked(tracking_class: Any) -> Callable[..., Any]:

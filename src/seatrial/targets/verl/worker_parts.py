@@ -15,26 +15,20 @@ from torch import Tensor
 
 from seatrial.relations.laws.utilities.worker_parts import END, PAD, SAMPLED, VALIDATED
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import Gone, adapted_functions, find_name, release
+from seatrial.targets.common.target import Gone, release
+from seatrial.targets.verl.adapted import Adapted
 
 TILED, HF_ROLLOUT = "verl.models.transformers.tiled_mlp", "verl.workers.rollout.hf_rollout"
 DRAWN = 400
 """Random masks, of which each bound is reached but in one of 1e18 draws."""
 
 
-class VerlWorkerParts:
+class VerlWorkerParts(Adapted):
     """Functions of the models, of the engines and of the rollout by Transformers."""
 
     def __init__(self) -> None:
-        """Find those that the installed release has.
-
-        Raises:
-            Gone: there are none.
-        """
-        made = adapted_functions(ADAPTED, lambda place: find_name("verl", [place]))
-        if not made:
-            raise Gone(f"verl {release('verl')} has none of {', '.join(ADAPTED)}")
-        self.utilities: Mapping[str, Callable[..., Any]] = made
+        """Find those that the installed release has."""
+        super().__init__(ADAPTED)
 
 
 def _tiled(patch: Any, forward: Any) -> Callable[..., Any]:

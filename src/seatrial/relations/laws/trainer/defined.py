@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,23 +24,16 @@ ROWS_OF_A_STEP = 4
 )
 def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
     """Compare loss, gradients and logged scalars of steps and of the first evaluation with their definition."""
-    if not stack.compare_spec.evaluates:
-        case = replace(case, evaluates="never")
-    wrong, left_out = [], []
-    for name in stack.compare_spec.defined:
-        try:
-            runs = [compared_run(stack, replace(case, variation=name))]
-            if not name:
-                runs.append(compared_run(stack, replace(case, lengths="equal")))
-            if name in stack.compare_spec.defined_of_adapted and stack.compare_spec.adapts:
-                runs.append(compared_run(stack, replace(case, variation=name, adapters=True)))
-        except NotServed as error:
-            left_out.append(str(error))
-            continue
-        wrong += [f"{name or 'no option'}: {one}" for run in runs for one in _unlike(stack, run)]
-    if len(left_out) == len(stack.compare_spec.defined):
-        raise NotServed("; ".join(left_out))
-    return Measure.count(wrong, "what steps do not have as defined", left_out)
+    spec = stack.compare_spec
+
+    def variants(name: str) -> Iterator[ComparedPlan]:
+        yield replace(case, variation=name)
+        if not name:
+            yield replace(case, lengths="equal")
+        if name in spec.defined_of_adapted and spec.adapts:
+            yield replace(case, variation=name, adapters=True)
+
+    return _against_definition(stack, {name: list(variants(name)) for name in spec.defined})
 
 
 @COMPARED.law(
@@ -51,17 +44,27 @@ def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
 )
 def defined_steps_of_several_options(stack: Any, case: ComparedPlan) -> Measure:
     """Compare steps under several options at once with their definition."""
-    if not stack.compare_spec.evaluates:
-        case = replace(case, evaluates="never")
+    return _against_definition(
+        stack, {name: [replace(case, variation=name)] for name in stack.compare_spec.mixed}
+    )
+
+
+def _against_definition(stack: Any, plans: Mapping[str, Sequence[ComparedPlan]]) -> Measure:
+    """Compare runs with their definition; of a variation that is not served, none.
+
+    Raises:
+        NotServed: no variation is served.
+    """
     wrong, left_out = [], []
-    for name in stack.compare_spec.mixed:
+    for name, variants in plans.items():
+        given = (one if stack.compare_spec.evaluates else replace(one, evaluates="never") for one in variants)
         try:
-            run = compared_run(stack, replace(case, variation=name))
+            runs = [compared_run(stack, one) for one in given]
         except NotServed as error:
             left_out.append(str(error))
         else:
-            wrong += [f"{name}: {one}" for one in _unlike(stack, run)]
-    if len(left_out) == len(stack.compare_spec.mixed):
+            wrong += [f"{name or 'no option'}: {one}" for run in runs for one in _unlike(stack, run)]
+    if len(left_out) == len(plans):
         raise NotServed("; ".join(left_out))
     return Measure.count(wrong, "what steps do not have as defined", left_out)
 

@@ -131,17 +131,8 @@ def _gathered(case: Numbers) -> Iterable[Arguments]:
 def packed(tokens: Tensor, ends: Sequence[int], longest: int, size: int) -> tuple[Tensor, list[int], int]:
     """Return tokens [N, ...], whose number `size` divides, with a row of what is added, and the longest row."""
     added = -len(tokens) % size
-    more = [ends[-1] + added] if added else []
-    return (
-        slices(tokens, 0, 1)[0]
-        if not added
-        else torch.cat([tokens, tokens.new_zeros(added, *tokens.shape[1:])]),
-        [
-            *ends,
-            *more,
-        ],
-        max(longest, added),
-    )
+    filled = torch.cat([tokens, tokens.new_zeros(added, *tokens.shape[1:])])
+    return filled, [*ends, ends[-1] + added] if added else list(ends), max(longest, added)
 
 
 SEQUENCE_PARALLEL_FUNCTIONS = (

@@ -25,7 +25,7 @@ from refrl.generation.static.ops import Counters, DeviceOps, Turns
 from refrl.generation.torch_engine import TorchGenerator
 from refrl.generation.vllm import engine as vllm
 from refrl.weight_sync.base import WeightSyncError
-from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.relations.contracts.worked import Refused, WorkedExample
 from seatrial.targets.reference.worked.kernels import made_triton
 from seatrial.targets.reference.worked.made import example, refused
 from seatrial.targets.reference.worked.made_packages import imported_with, package
@@ -51,10 +51,8 @@ def _of_ranges() -> Iterator[WorkedExample]:
         ("top_p", math.nan, "must be in (0, 1]"), ("top_k", 1, None), ("top_k", 0, "must be at least 1, or None"),
         ("top_k", -1, "must be at least 1, or None"),
     ):  # fmt: skip
-        if words is None:
-            yield example(f"{name}={value}", value, _params, name, value)
-        else:
-            yield refused(f"{name}={value} {words}", f"{name}={value}", _params, name, value)
+        taken = value if words is None else Refused(f"{name}={value} {words}")
+        yield example(f"{name}={value}", taken, _params, name, value)
     for replicas, capacity in ((0, 1), (1, 0), (-1, 2)):
         words = f"num_replicas={replicas} and capacity={capacity} must be at least 1"
         yield refused(words, f"{replicas} replicas of {capacity} slots", Router, replicas, capacity)

@@ -19,7 +19,7 @@ from refrl.distributed import World
 from refrl.policy.adapter_files import save_adapters
 from refrl.policy.lora import first_low, stream_of
 from refrl.policy.megatron.conversion import ConversionError, Link
-from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.relations.contracts.worked import Refused, WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import ALONE, Group, by_rank
@@ -49,10 +49,7 @@ def _of_adapters() -> Iterator[WorkedExample]:
         ((2, 3), 4, 2, "stage 0 (layers 0 to 1)"), ((0, 2, 4), 6, 3, None), ((0, 5), 6, 3, "stage 1 (layers 2 to 3)"),
     ):  # fmt: skip
         name = f"layers {chosen} of {layers} with adapters, in {stages} stages"
-        if words is None:
-            yield example(name, None, _staged, chosen, layers, stages)
-        else:
-            yield refused(words, name, _staged, chosen, layers, stages)
+        yield example(name, None if words is None else Refused(words), _staged, chosen, layers, stages)
 
 
 def _added(first: bool, from_file: bool) -> list[Any]:

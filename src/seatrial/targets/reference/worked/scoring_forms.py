@@ -19,7 +19,7 @@ from refrl.policy import lora, optimizer, scoring
 from refrl.policy.dtensor import expert_parallel, tensor_parallel
 from refrl.policy.dtensor.scoring import OwnPositions, SharedForward
 from refrl.policy.fused import FusedForward, why_not_fused
-from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.relations.contracts.worked import Refused, WorkedExample
 from seatrial.targets.reference.configuration import policy_configuration
 from seatrial.targets.reference.worked.made import batch, example, refused
 from seatrial.targets.reference.worked.made_ranks import Mesh, by_rank
@@ -245,10 +245,7 @@ def _of_refusals() -> Iterator[WorkedExample]:
         (6, [(6, 2, 3)], 4, "expert_parallel_size=4 does not divide the model's 6 experts"),
     ):  # fmt: skip
         name = f"{number} experts of tensors {shapes} over {size} processes"
-        if words is None:
-            yield example(name, None, _experts, number, shapes, size)
-        else:
-            yield refused(words, name, _experts, number, shapes, size)
+        yield example(name, None if words is None else Refused(words), _experts, number, shapes, size)
     yield refused("SimpleNamespace has no experts; set it to 1", "a model without experts", _no_experts)
     for fails in (False, True):
         right = [[8.0, 2.0], ["other", "weight"], True, fails]
@@ -282,10 +279,8 @@ def _of_refusals() -> Iterator[WorkedExample]:
         (("q",), None),
         (("head",), "head shares its weight"),
     ):
-        if words is None:
-            yield example(f"adapters of {targets} next to transposed layers", ["q"], _adapted, targets)
-        else:
-            yield refused(words, f"adapters of {targets} next to transposed layers", _adapted, targets)
+        adapted = ["q"] if words is None else Refused(words)
+        yield example(f"adapters of {targets} next to transposed layers", adapted, _adapted, targets)
 
 
 def _experts(number: int | None, shapes: Sequence[tuple[int, ...]], size: int) -> None:
