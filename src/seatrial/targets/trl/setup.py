@@ -199,7 +199,11 @@ EVALUATION_LOSS = KnownFailure(
 SUMS_AT_THE_END = KnownFailure(
     "sums of the last step of an epoch leave out processes that have rows of it",
     finding="TRL: sums of the last step of an epoch",
-).of("R22.whole/scalars, two processes")
+).of(
+    "R22.whole/scalars, two processes",
+    "R22.whole/entropy, divergence and clipping, two processes",
+    "R22.whole/means of a step are over the rows of both processes",
+)
 PROCESSES = KnownFailure(
     "the loss is divided by the tokens of all processes, whose gradients are then averaged",
     finding="TRL: GKD in several processes",
