@@ -96,7 +96,8 @@ class Rows:
             self._sequence(row, row.completion_ids) for row in self.examples() if row.desirable is False
         ]
 
-    def _examples(self) -> list[Example]:
+    def examples(self) -> list[Example]:
+        """Return the rows, of a trainer that samples nothing."""
         return [row for row in self.rows if isinstance(row, Example)]
 
     def _sequence(self, row: Example, completion_ids: Sequence[int]) -> ScoredSequence:

@@ -109,7 +109,7 @@ def _with_own_mean(setup: Setup, classes: tuple[type, type], known: frozenset[st
 
 
 def _on_whole_texts(setup: Setup) -> Setup:
-    """Return a setup of SFT before 0.16, with its own name of the length; it takes no prompts apart from completions."""
+    """Return a setup of SFT before 0.16, with its name of the length; it takes no prompts apart from completions."""
     options = dict(setup.options)
     options["max_seq_length"] = options.pop("max_length", None)
     texts = setup.data == "texts" and setup.form == "text"
