@@ -55,6 +55,10 @@ class Setup:
     """Whether pairs have a column `margin`."""
     is_long: bool = False
     """Whether texts are longer than `max_length`."""
+    prompt_limit: int = 0
+    """Tokens at the end of a prompt that a release keeps, by an option of its own; 0: all."""
+    answer_limit: int = 0
+    """Tokens at the start of an answer that it keeps; 0: all."""
     formats: bool = False
     """Whether a function of the caller makes the texts of rows that have other columns."""
     unanswered: bool = False
