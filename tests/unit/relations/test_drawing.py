@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.drawing import NEUTRAL, Draw, DrawingCase, Drawn
 from seatrial.relations.engine import run_relation
+from seatrial.relations.laws.generation.drawing import TAILS
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
@@ -25,10 +26,14 @@ class Sampler:
     def __init__(self, fault: str = "") -> None:
         """Keep what is wrong."""
         self.fault = fault
+        if fault == "the model's own where there is no option":
+            self.drawing_defaults = {"temperature": 0.9}
         self.table = 4 * torch.randn(V, V, generator=torch.Generator().manual_seed(0))
 
     def _settings(self, case: DrawingCase) -> dict[str, float]:
-        given = {**self.drawing_defaults, **case.options}
+        given = {**NEUTRAL, **self.drawing_defaults, **case.options}
+        if self.fault == "the model's own where there is no option":
+            given |= {name: value for name, value in case.own.items() if name in TAILS}
         if self.fault == "the model's own where the default is given":
             own = {name: value for name, value in case.own.items() if given.get(name) == NEUTRAL.get(name)}
             given |= {name: value for name, value in own.items() if name in NEUTRAL}
@@ -111,6 +116,10 @@ def test_a_right_sampler_holds() -> None:
         (
             "top_k is not passed on",
             ["with all options", "with all options, a model with settings of its own"],
+        ),
+        (
+            "the model's own where there is no option",
+            ["at the defaults, a model that cuts the tails of its distributions"],
         ),
         ("another default", ["at the defaults"]),
         ("temperature twice", ["with all options", "at the defaults"]),

@@ -31,7 +31,10 @@ class Seeded(PlainTrainer):
             self.own_fault, plan.seed
         )
         head = torch.randn(3, generator=torch.Generator().manual_seed(seed))
-        return replace(record, initial_weights={**record.initial_weights, "head": head})
+        states = (7, 7) if self.own_fault == "one state" else tuple(range(plan.num_ranks))
+        return replace(
+            record, initial_weights={**record.initial_weights, "head": head}, sampling_states=states
+        )
 
 
 def test_a_run_that_follows_its_seed_passes() -> None:
@@ -47,6 +50,7 @@ def test_a_run_that_follows_its_seed_passes() -> None:
         ("head of the process", "first weights"),
         ("order of the process", "rows and last weights"),
         ("head of a constant", "new tensors of another seed"),
+        ("one state", "processes sample with numbers of their own"),
     ],
 )
 def test_a_number_of_the_process_breaks_a_law(fault: str, law: str) -> None:

@@ -1,7 +1,7 @@
 """The laws of rollout windows, trained tokens and default sampling: a plain stack obeys, planted faults are seen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -49,8 +49,11 @@ class PlainRollouts:
         for start in range(0, len(case.rows), size):
             for row, advantage in list(zip(case.rows, advantages, strict=True))[start : start + size]:
                 if case.is_trained(row):
+                    width = max(len(one.prompt_ids) for one in case.rows)
+                    padding = (width - len(row.prompt_ids)) if "padding is seen" in self.faults else 0
                     logprobs_T = self._logprobs(
-                        row, 1.0 if "no temperature" in self.faults else case.temperature
+                        replace(row, prompt_ids=(*[PAD_ID] * padding, *row.prompt_ids)),
+                        1.0 if "no temperature" in self.faults else case.temperature,
                     )
                     own = len(row.completion_ids) * len(case.rows)
                     weight = 1 / (own if "mean of rows" in self.faults else tokens)
@@ -128,6 +131,7 @@ def test_a_plain_stack_obeys() -> None:
     ("fault", "laws"),
     [
         ("mean of rows", ["gradient, lengths unequal", "gradient, truncated completions left out"]),
+        ("padding is seen", ["gradient, prompts of unequal lengths"]),
         ("no temperature", ["gradient, temperature not 1"]),
         ("none is zero", ["gradient, completions without a reward"]),
         ("counted though masked", ["gradient, truncated completions left out"]),

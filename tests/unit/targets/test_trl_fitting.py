@@ -97,7 +97,11 @@ def test_a_release_without_loss_types_has_a_mean_of_its_own() -> None:
         trainer="GRPO",
         objective=RolloutSpec(beta=0.2),
         data="prompts",
-        options={"loss_type": "dapo", "beta": 0.2},
+        options={
+            "loss_type": "dapo",
+            "beta": 0.2,
+            "top_p": 0.9,
+        },  # sampling that it cannot set is left as it is
     )
     found = fitted_setup(setup, RowMeans, GRPOConfig)
     assert isinstance(found.objective, RolloutSpec)
@@ -105,6 +109,22 @@ def test_a_release_without_loss_types_has_a_mean_of_its_own() -> None:
     cispo = Setup(trainer="GRPO", objective=RolloutSpec(), data="prompts", options={"loss_type": "cispo"})
     with pytest.raises(Gone, match="loss_type"):
         fitted_setup(cispo, RowMeans, GRPOConfig)
+
+
+@dataclass
+class SFTConfig:
+    """Stands for that of a release before 0.16."""
+
+    max_seq_length: int | None = None
+
+
+def test_supervised_training_of_old_releases_takes_whole_texts() -> None:
+    """And has another name for their length."""
+    setup = Setup(
+        trainer="SFT", objective=ObjectiveSpec(kind="sft"), data="texts", options={"max_length": 64}
+    )
+    found = fitted_setup(setup, RowMeans, SFTConfig)
+    assert (found.data, dict(found.options)) == ("whole", {"max_seq_length": 64})
 
 
 def test_rows_with_labels_need_a_release_that_reads_them() -> None:

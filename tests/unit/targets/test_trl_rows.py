@@ -56,6 +56,14 @@ def test_texts_alone_begin_with_the_tokenizers_own_token(name: str) -> None:
             assert ids.count(begin) == 4
 
 
+def test_limits_keep_the_end_of_a_prompt_and_the_start_of_an_answer() -> None:
+    rows = rows_of("rows-dpo-cut")
+    for number, (row, example) in enumerate(zip(rows.data(6), rows.examples, strict=False)):
+        assert example.prompt_ids == rows.ids_of(row["prompt"])[-5:]
+        assert row["prompt"].endswith(MARKERS[number])
+        assert example.rejected_ids == rows.ids_of(row["rejected"] + "<|im_end|>")[:6]
+
+
 def rewards(rows: MadeRows, shift: int = 0, **given: Any) -> list[Any]:
     """Return what the first reward function gives two completions; their rows' column is another row's by a shift."""
     (first, *_) = rows.reward_functions()

@@ -83,6 +83,7 @@ def make_window(
     ordinary_ids: Sequence[int],
     eos_id: int,
     lengths: Literal["equal", "unequal"] = "equal",
+    prompts: Literal["equal", "unequal"] = "equal",
     temperature: float = 1.0,
     unscored: bool = False,
     truncated: bool = False,
@@ -97,6 +98,7 @@ def make_window(
         ordinary_ids: ids that occur in texts.
         eos_id: ends every completion that is not truncated.
         lengths: of the completions.
+        prompts: lengths of the prompts; unequal ones differ by three tokens from group to group.
         temperature: that sampling and scoring share.
         unscored: whether the second completion of the first group has no reward.
         truncated: whether every other completion ends at the limit without the end token, and is left out.
@@ -111,7 +113,7 @@ def make_window(
 
     rows = []
     for group in range(num_prompts):
-        prompt_ids = ids(4)
+        prompt_ids = ids(4 + (3 * group if prompts == "unequal" else 0))
         for index in range(num_generations):
             length = 6 if lengths == "equal" else 3 + (2 * index + group) % (max_completion_length - 3)
             completion = (*ids(length - 1), eos_id)

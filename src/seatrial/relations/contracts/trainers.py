@@ -1,7 +1,6 @@
 """Contract of a whole trainer: its own `train()` for a few steps, from a data set to weights and a log.
 
-Part of `seatrial.relations.contracts`, which lists every component. An adapter is one trainer with one set of options;
-its examples or rollouts, model and tokenizer are its own and the same for every plan.
+Part of `seatrial.relations.contracts`. An adapter's examples or rollouts, model and tokenizer are those of every plan.
 """
 
 from __future__ import annotations
@@ -204,7 +203,8 @@ class TrainerRecord(Record):
     held_out: tuple[Example, ...] = ()
     logged_rows: tuple[LoggedRow, ...] = ()
     sampling: tuple[Mapping[str, Any], ...] = ()
-    """Settings of each generation for training."""
+    sampling_states: tuple[int, ...] = ()
+    """Settings of each generation for training; a checksum of the random state of each process's first one."""
     dropout: float = 0.0
     """Largest probability of dropout in the model during training."""
     widths: frozenset[int] = frozenset()

@@ -85,18 +85,19 @@ class Rows:
     def chosen(self) -> list[ScoredSequence]:
         """The completions that are chosen or desirable, or all."""
         return [
-            self._sequence(row, row.completion_ids) for row in self._examples() if row.desirable is not False
+            self._sequence(row, row.completion_ids) for row in self.examples() if row.desirable is not False
         ]
 
     @cached_property
     def rejected(self) -> list[ScoredSequence]:
         """The completions that are rejected or undesirable."""
-        pairs = [self._sequence(row, row.rejected_ids) for row in self._examples() if row.rejected_ids]
+        pairs = [self._sequence(row, row.rejected_ids) for row in self.examples() if row.rejected_ids]
         return pairs or [
-            self._sequence(row, row.completion_ids) for row in self._examples() if row.desirable is False
+            self._sequence(row, row.completion_ids) for row in self.examples() if row.desirable is False
         ]
 
-    def _examples(self) -> list[Example]:
+    def examples(self) -> list[Example]:
+        """Return the rows, of a trainer that samples nothing."""
         return [row for row in self.rows if isinstance(row, Example)]
 
     def _sequence(self, row: Example, completion_ids: Sequence[int]) -> ScoredSequence:
@@ -142,6 +143,18 @@ def _entropies(rows: Rows) -> list[float]:
         tokens_TV for _, tokens_TV in rows.distributions
     ]
     return [float(value) for tokens_TV in found for value in -(tokens_TV.exp() * tokens_TV).sum(-1)]
+
+
+def _all_entropies(rows: Rows) -> list[float]:
+    """Return the entropy after each token of prompt and completion, also after the last one."""
+    found: list[float] = []
+    for row in rows.examples():
+        ids_S, _ = kept_tokens(row.prompt_ids, row.completion_ids, rows.spec, rows.spec.trains == "all")
+        with torch.no_grad():
+            logits_SV = Plain(rows.stack).objective_logits(rows.weights, ids_S).double()
+            logprobs_SV = torch.log_softmax(logits_SV, -1)
+            found += (-(logprobs_SV.exp() * logprobs_SV).sum(-1)).tolist()
+    return found
 
 
 def _hits(sequences: Sequence[ScoredSequence]) -> list[float]:
@@ -261,6 +274,7 @@ QUANTITIES: Mapping[str, Callable[[Rows], list[float]]] = {
         or [float(len(row.prompt_ids) + len(row.ids)) for row in rows.rollouts]
     ),
     "entropy": _entropies,
+    "entropy after each token": _all_entropies,
     "hit": lambda rows: _hits((*rows.chosen, *rows.rejected)),
     "chosen hit": lambda rows: _hits(rows.chosen),
     "chosen logit": lambda rows: _logits(rows.chosen),

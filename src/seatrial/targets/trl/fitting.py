@@ -26,6 +26,11 @@ from seatrial.targets.trl.setup import Setup
 
 BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
 """Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
+SPARED = (
+    "train_sampling_strategy", "pad_to_multiple_of", "chat_template_kwargs", "num_generations_eval", "top_p", "top_k",
+    "min_p", "repetition_penalty", "generation_kwargs", "cast_lm_head_to_fp32", "include_num_input_tokens_seen",
+)  # fmt: skip
+"""Options without which a setup runs where a release lacks them: what is expected is read from those that are left."""
 MEANS = ("dapo", "bnpo", "grpo")
 """Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
 
@@ -38,6 +43,10 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     """
     what = f"{setup.trainer}Trainer of trl {release('trl')}"
     defaults = {item.name: item.default for item in fields(config_class)}
+    kept = {name: one for name, one in setup.options.items() if name in defaults or name not in SPARED}
+    setup = replace(setup, options=kept)
+    if setup.trainer == "SFT" and "max_length" not in defaults and "max_seq_length" in defaults:
+        setup = _on_whole_texts(setup)
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     if missing := sorted(set(setup.options) - set(defaults)):
         raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
@@ -97,6 +106,14 @@ def _with_own_mean(setup: Setup, classes: tuple[type, type], known: frozenset[st
     own: Literal["micro_batch", "rows"] = "micro_batch" if averages_tokens(classes[0]) else "rows"
     options = {name: value for name, value in setup.options.items() if name != "loss_type"}
     return replace(setup, options=options, objective=replace(objective, reduction=own))
+
+
+def _on_whole_texts(setup: Setup) -> Setup:
+    """Return a setup of SFT before 0.16, with its name of the length; it takes no prompts apart from completions."""
+    options = dict(setup.options)
+    options["max_seq_length"] = options.pop("max_length", None)
+    texts = setup.data == "texts" and setup.form == "text"
+    return replace(setup, options=options, data="whole" if texts else setup.data)
 
 
 def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,6 +101,8 @@ class MadeRows:
             "completion": text(0, longest),
             "rejected": text(0, longest),
         }
+        if self.setup.prompt_limit:
+            made["prompt"] = made["prompt"][::-1]  # what is kept has the marker
         if number % 4 == 0:
             made["completion"] = MARKERS[number]
         if made["rejected"] == made["completion"]:
@@ -135,10 +137,13 @@ class MadeRows:
             said, other = ("!" * (len(text) % 2) + text for text in (said, other))
             if said[0] == other[0] == "!":
                 prompt, said, other = prompt + "!", said[1:], other[1:]
+        answers = slice(self.setup.answer_limit or None)
         return Example(
-            prompt_ids=self._ids(BEGIN * self._begins_texts) + self._ids(prompt),
-            completion_ids=self._ids(said + end),
-            rejected_ids=self._ids(other + end) if self.setup.data == "pairs" else None,
+            prompt_ids=(self._ids(BEGIN * self._begins_texts) + self._ids(prompt))[
+                -self.setup.prompt_limit :
+            ],
+            completion_ids=self._ids(said + end)[answers],
+            rejected_ids=self._ids(other + end)[answers] if self.setup.data == "pairs" else None,
             desirable=number % 3 != 1 if self.setup.data == "labels" else None,
             margin=_margin(number) if self.setup.margins else 0.0,
         )

@@ -34,11 +34,12 @@ def scalars_of(trainer_class: type, spec: TrainerSpec) -> Mapping[str, Scalar]:
 
     Releases of TRL before 0.27 document `reward_std` as the mean deviation in a group, unless rewards are scaled by
     that of the batch, and count the penalty of RLOO as a part of `reward`; their code averages `std_rewards`. The
-    `entropy` of supervised training was a mean over all tokens first, prompts included: it is left out there.
+    `entropy` of supervised training was a mean over all tokens first, prompts and the last token included.
     """
     objective, own = spec.objective, dict(spec.scalars)
     if code_has("per_token_entropy * attention_mask", trainer_class):
-        own = {name: one for name, one in own.items() if name != "entropy"}
+        every = Scalar(quantity="entropy after each token")
+        own = {name: every if name == "entropy" else one for name, one in own.items()}
     if not code_has("nanmin(gathered_low_clip)", trainer_class) or not code_has(
         "masked_seq_mean", trainer_class
     ):

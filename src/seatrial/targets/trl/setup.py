@@ -55,6 +55,10 @@ class Setup:
     """Whether pairs have a column `margin`."""
     is_long: bool = False
     """Whether texts are longer than `max_length`."""
+    prompt_limit: int = 0
+    """Tokens at the end of a prompt that a release keeps, by an option of its own; 0: all."""
+    answer_limit: int = 0
+    """Tokens at the start of an answer that it keeps; 0: all."""
     formats: bool = False
     """Whether a function of the caller makes the texts of rows that have other columns."""
     unanswered: bool = False
@@ -199,7 +203,11 @@ EVALUATION_LOSS = KnownFailure(
 SUMS_AT_THE_END = KnownFailure(
     "sums of the last step of an epoch leave out processes that have rows of it",
     finding="TRL: sums of the last step of an epoch",
-).of("R22.whole/scalars, two processes")
+).of(
+    "R22.whole/scalars, two processes",
+    "R22.whole/entropy, divergence and clipping, two processes",
+    "R22.whole/means of a step are over the rows of both processes",
+)
 PROCESSES = KnownFailure(
     "the loss is divided by the tokens of all processes, whose gradients are then averaged",
     finding="TRL: GKD in several processes",

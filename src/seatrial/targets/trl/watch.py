@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -221,6 +222,8 @@ class Watch:
         if is_training:
             found = {name: getattr(settings, name, None) for name in GENERATION_SETTINGS}
             self.observed["sampling"].append({**found, **{k: v for k, v in given.items() if k in found}})
+            # The state before the first one alone is the trainer's: it is set below for the next ones.
+            self.observed.setdefault("sampling_state", crc32(torch.get_rng_state().numpy().tobytes()))
         if (
             is_training
         ):  # the trainer draws the order of these rows; evaluation draws in between are no concern of it

@@ -101,9 +101,8 @@ class Whole(KnowsFailures, TinyCausalModel):
             given["inputs_embeds"] = torch.cat([virtual, embedded])[None]
             weights = {name: value for name, value in weights.items() if name != VIRTUAL}
             return functional_call(self._plain, weights, (), given).logits[0, len(virtual) :]  # type: ignore[no-any-return]
-        found = functional_call(self._plain, _merged(weights), (), given).logits
-        logits: Tensor = found if self.setup.scores else found[0]
-        return logits
+        found: Tensor = functional_call(self._plain, _merged(weights), (), given).logits
+        return found if self.setup.scores else found[0]
 
     def balance_loss(self, weights: Mapping[str, Tensor], sequences: Sequence[Sequence[int]]) -> Tensor:
         """Return the load-balancing loss of the plain model's routers, over all tokens of these sequences."""
@@ -329,6 +328,7 @@ class Whole(KnowsFailures, TinyCausalModel):
                 for one in first.get("tables", ())
             ),
             sampling=tuple(one for rank in ranks for one in rank["sampling"]),
+            sampling_states=tuple(rank["sampling_state"] for rank in ranks if "sampling_state" in rank),
             dropout=max(rank["dropout"] for rank in ranks),
             flattened=any(rank["flattened"] for rank in ranks),
             widths=frozenset(width for rank in ranks for width in rank["widths"]),

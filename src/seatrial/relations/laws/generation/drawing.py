@@ -14,6 +14,8 @@ from seatrial.relations.law import Measure, Relation
 
 OWN: Mapping[str, float] = {"temperature": 0.3, "top_k": 3, "top_p": 0.4, "repetition_penalty": 1.8}
 """Settings such as released models bring, none of them neutral."""
+TAILS: Mapping[str, float] = {"top_k": 3, "top_p": 0.4}
+"""Of these: what a trainer scores with the whole distribution is drawn from it, also where it has no option of them."""
 CHOICES: Mapping[str, float] = {
     "temperature": 1.7,
     "top_k": 12,
@@ -29,16 +31,24 @@ BOUND = 1e-4
 def _case(
     options: Callable[[Mapping[str, float]], Mapping[str, float]],
     own: Mapping[str, float],
+    always: frozenset[str] = frozenset(),
     **more: int,
 ) -> Callable[[Any, int, bool], DrawingCase]:
-    """Return a law's `cases`: settings that the configuration has, chosen from them by a function."""
+    """Return a law's `cases`: settings that the configuration has, chosen from them by a function.
+
+    Of the model's own settings those are brought that the configuration has, or that are in `always`.
+    """
 
     def make(stack: Any, seed: int, tidy: bool) -> DrawingCase:
         known = stack.drawing_defaults
         brought = (
             {}
             if tidy
-            else {name: value for name, value in own.items() if name in known or name not in NEUTRAL}
+            else {
+                name: value
+                for name, value in own.items()
+                if name in known or name in always or name not in NEUTRAL
+            }
         )
         chosen = options({name: value for name, value in CHOICES.items() if name in known})
         return DrawingCase(options=chosen, own=brought, seed=seed, **more)
@@ -73,6 +83,11 @@ SUSPECTS = (
 
 @DRAWN.law("at the defaults", SUSPECTS, cases=_case(_none, {}))
 @DRAWN.law("at the defaults, a model with settings of its own", SUSPECTS, cases=_case(_none, OWN))
+@DRAWN.law(
+    "at the defaults, a model that cuts the tails of its distributions",
+    "a setting that the trainer has no option of, and does not reset",
+    cases=_case(_none, TAILS, frozenset(TAILS)),
+)
 @DRAWN.law(
     "at the defaults, a model with a min_p of its own",
     "a default of None, which lets the model's own setting through",

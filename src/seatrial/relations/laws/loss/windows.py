@@ -64,6 +64,11 @@ def gradients_add_up(stack: Any, case: WindowCase) -> Measure | None:
     cases=partial(_windows, lengths="unequal"),
 )
 @FORMULA.law(
+    "gradient, prompts of unequal lengths",
+    "padding of a shorter prompt that is attended to or counted in positions",
+    cases=partial(_windows, prompts="unequal"),
+)
+@FORMULA.law(
     "gradient, temperature not 1",
     "logits that are sampled at a temperature and scored without it",
     cases=partial(_windows, temperature=0.5),

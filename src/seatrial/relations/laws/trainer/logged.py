@@ -77,23 +77,64 @@ def _needs_scalars(stack: Any) -> str | None:
     return None if stack.trainer_spec.scalars else "trainer_spec.scalars is empty"
 
 
-@LOGGED.law("scalars, two micro-batches a step", SUSPECTS, excluded=_needs_scalars)
+OF_POLICIES = ("entropy", "entropy after each token", "reference KL", "log-ratio to the reference")
+"""What compares distributions of a policy: scalars of their own laws, as releases average them in their own ways."""
+
+
+def _is_of_policies(definition: Scalar) -> bool:
+    return definition.quantity in OF_POLICIES or definition.quantity.startswith("clipped")
+
+
+def _needs(stack: Any, of_policies: bool) -> str | None:
+    found = any(_is_of_policies(one) == of_policies for one in stack.trainer_spec.scalars.values())
+    return None if found else "trainer_spec.scalars has none of this kind"
+
+
+def _needs_others(stack: Any) -> str | None:
+    return _needs(stack, False)
+
+
+def _needs_policies(stack: Any) -> str | None:
+    return _needs(stack, True)
+
+
+@LOGGED.law("scalars, two micro-batches a step", SUSPECTS, excluded=_needs_others)
 @LOGGED.law(
     "scalars, two processes",
     "the first process alone",
     cases=TWO_RANKS,
-    excluded=lambda stack: _needs_scalars(stack) or stays_in_one_process(stack),
+    excluded=lambda stack: _needs_others(stack) or stays_in_one_process(stack),
     thorough=True,
 )
 def scalars_equal_definitions(stack: Any, case: TrainerPlan) -> Measure:
-    """Compare each documented scalar of each step with its definition."""
-    return _scalars_error(stack, trainer_run(stack, case), (scalar, mean_over_parts))
+    """Compare each documented scalar of each step with its definition, but those of `OF_POLICIES`."""
+    return _scalars_error(stack, trainer_run(stack, case), (scalar, mean_over_parts), of_policies=False)
+
+
+@LOGGED.law("entropy, divergence and clipping, two micro-batches a step", SUSPECTS, excluded=_needs_policies)
+@LOGGED.law(
+    "entropy, divergence and clipping, two processes",
+    "the first process alone",
+    cases=TWO_RANKS,
+    excluded=lambda stack: _needs_policies(stack) or stays_in_one_process(stack),
+    thorough=True,
+)
+def scalars_of_policies_equal_definitions(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare entropies, divergences and shares of clipped tokens of each step with their definitions."""
+    return _scalars_error(stack, trainer_run(stack, case), (scalar, mean_over_parts), of_policies=True)
 
 
 @LOGGED.law(
     "means of a step are over all its rows",
     "a mean of the micro-batches' means",
     excluded=lambda stack: _needs_scalars(stack) or only_updates(stack),
+)
+@LOGGED.law(
+    "means of a step are over the rows of both processes",
+    "a mean of the processes' means, as over different numbers of tokens",
+    cases=TWO_RANKS,
+    excluded=lambda stack: _needs_scalars(stack) or stays_in_one_process(stack),
+    thorough=True,
 )
 def means_are_not_of_means(stack: Any, case: TrainerPlan) -> Measure:
     """Compare each mean of each step with that over all its tokens or rows, in one pool."""
@@ -171,10 +212,16 @@ def _scalars_error(
     record: TrainerRecord,
     allowed: Sequence[Callable[[Scalar, Rows], float]],
     hows: Sequence[str] = ("mean", "min", "max", "deviation", "total"),
+    of_policies: bool | None = None,
 ) -> Measure:
+    """Compare scalars with the nearest of what is allowed: all, or those that are, or are not, `OF_POLICIES`."""
     found = []
     totals: Counter[str] = Counter()
-    judged = judged_scalars(stack, record)
+    judged = {
+        name: one
+        for name, one in judged_scalars(stack, record).items()
+        if of_policies is None or _is_of_policies(one) == of_policies
+    }
     if not any(definition.how in hows for definition in judged.values()):
         raise NotServed("the release has none of the scalars that this law is about")
     for step in record.steps:

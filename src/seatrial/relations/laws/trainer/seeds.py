@@ -9,7 +9,13 @@ import torch
 
 from seatrial.relations.contracts.trainers import TrainerPlan, TrainerRecord
 from seatrial.relations.law import Measure, Relation
-from seatrial.relations.laws.trainer.updates import MICRO_BATCHED, only_updates
+from seatrial.relations.laws.trainer.updates import (
+    MICRO_BATCHED,
+    TWO_RANKS,
+    only_updates,
+    stays_in_one_process,
+)
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.runs import trainer_run
 
 SEEDS = Relation(
@@ -73,3 +79,23 @@ def new_tensors_follow_the_seed(stack: Any, case: TrainerPlan) -> Measure:
     return Measure.count(
         wrong if made else ["the trainer makes none"], "new tensors that the seed does not change"
     )
+
+
+@SEEDS.law(
+    "processes sample with numbers of their own",
+    "one seed in all processes, which sample the same completions for copies of a prompt",
+    cases=TWO_RANKS,
+    excluded=lambda stack: stays_in_one_process(stack) or only_updates(stack),
+    thorough=True,
+)
+def processes_sample_apart(stack: Any, case: TrainerPlan) -> Measure:
+    """Compare the random states with which the processes begin to sample; copies of a prompt may lie in several.
+
+    Raises:
+        NotServed: the trainer samples nothing.
+    """
+    states = trainer_run(stack, case).sampling_states
+    if not states:
+        raise NotServed("the trainer samples nothing")
+    wrong = [f"process {place}" for place, one in enumerate(states) if one in states[:place]]
+    return Measure.count(wrong, "processes that sample with the random numbers of another")

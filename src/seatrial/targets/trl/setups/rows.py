@@ -41,6 +41,8 @@ MARKED: Fields = {"form": "bracketed", "spells_end": False}
 UNENDED: Fields = {"spells_end": False}
 JOINED: Fields = {"joins_prompt": True, "form": "turns"}
 ADAPTED: Fields = {"lora": "made"}
+CUT: Mapping[str, Any] = {"max_prompt_length": 5}
+"""Shorter than most prompts, in releases that have a limit of prompts: of DPO before 0.29, of GRPO and RLOO too."""
 UNANSWERED = KnownFailure(
     "rows are kept of which truncation leaves no token of an answer (trl-6321)",
     finding="TRL: rows without an answer, before 1.9",
@@ -93,6 +95,7 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
 """By feature, the trainers that are run with it, and its fields of their setups."""
 CHECKPOINTED: Mapping[str, Setup] = {
     "rows-dpo-adapted": replace(dpo(CHECKPOINTS), reference="base", **ADAPTED),
+    "rows-dpo-cut": dpo({**CUT, "max_completion_length": 6}, prompt_limit=5, answer_limit=6),
     "rows-kto-adapted": replace(kto(CHECKPOINTS, objective={}), reference="base", **ADAPTED),
     "rows-grpo-adapted": grpo(
         {"loss_type": "dapo", "beta": 0.2, **CHECKPOINTS}, beta=0.2, reference="base", **ADAPTED
@@ -107,6 +110,8 @@ SAMPLED: Mapping[str, Setup] = {
     ),
     "rows-grpo-begun": grpo({"loss_type": "dapo"}, begins=True),
     "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": "in a list"}),
+    "rows-grpo-cut": grpo({"loss_type": "dapo", **CUT}, prompt_limit=5),
+    "rows-rloo-cut": rloo(CUT, prompt_limit=5),
     "rows-rloo-ends": rloo({}, second_end="alone", begins=True),
     "rows-grpo-scored": grpo({"loss_type": "dapo"}, reward_model="given"),
     "rows-rloo-scored": rloo({}, reward_model="given", form="turns with system"),
@@ -138,6 +143,9 @@ def _of(setup: Setup, fields: Fields) -> Setup:
 OWN_SCALARS = {METRIC: Scalar(quantity="first reward")}
 OF_ONE_LENGTH: Mapping[str, Setup] = {
     "rows-grpo-equal": replace(grpo({"loss_type": "dapo", **EQUAL_SLICES}), **EQUAL),
+    "rows-grpo-equal-batch": replace(
+        grpo({"loss_type": "dapo", "max_completion_length": 5, "generation_batch_size": 16}), **EQUAL
+    ),
     "rows-grpo-equal-cispo": replace(
         grpo({"loss_type": "cispo", "epsilon_high": 1.05, **EQUAL_SLICES}, loss="cispo", clip_high=1.05),
         **EQUAL,

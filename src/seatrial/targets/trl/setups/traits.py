@@ -30,6 +30,7 @@ OF_OTHERS = ("learned positions", "head with layers", "head with a bias")
 GRADIENTS = ("R12.whole/gradient, two micro-batches a step", "R12.whole/gradient, one micro-batch a step")
 SCALARS = (
     "R22.whole/scalars, two micro-batches a step",
+    "R22.whole/entropy, divergence and clipping, two micro-batches a step",
     "R22.whole/loss and scalars, a logging interval of two steps",
 )
 LOSS = "R22.whole/loss, two micro-batches a step"
