@@ -218,6 +218,8 @@ UTILITIES: Mapping[str, str] = {
     "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is given",
     "reward calls of episodes": "(rows) -> ids of each answer, and the facts that the function is given with it",
     "prompts of files": "(records of files, options) -> rows; see `laws.utilities.data_sets`",
+    "request of turns": "(prompt, turns, whether the template writes each question anew) -> texts, whether in order",
+    "messages with media": "(messages, names of media by kind) -> pieces of each message, its kind and text or name",
     "pairs of files": "(records of files, options) -> ids and mask of chosen and rejected of each row",
     "dispatched to workers": "(batch, part of each worker, which answer, options) -> ids of each, ids that come back",
     "parts for workers": "(batch, part of each worker, form) -> batch and facts of each",
@@ -311,6 +313,13 @@ UTILITIES: Mapping[str, str] = {
     " of ones, the shortest, the longest, most padding",
     "size of a model": "(shapes of parameters, unit or auto) -> their number, unit",
     "put back": "(values [N, ...], flat places, B, S) -> [B, S, ...], zeros elsewhere",
+    "values of rows": "(values [B, T], lengths of prompts and answers, tokens of a micro-batch or None) -> of each row",
+    "log-probabilities of rows": "(values [B, T], lengths of prompts and answers, tokens of a micro-batch or None) ->"
+    " of each row",
+    "entropies of rows": "(values [B, T], lengths of prompts and answers, tokens of a micro-batch or None) -> of each"
+    " row",
+    "settings of models": "(role, settings by role, temperature, values [B, T]) -> settings of its model, the values",
+    "logged rate": "(role, rates of steps) -> rate that the first step logs",
     "collated rows": "(columns of rows, whether of unequal lengths) -> rows by column",
     "tracked": "(project, experiment, what steps log) -> file, its records, lines of the console",
     "contents of checkpoints": "(options or None) -> parts to save, parts to load",

@@ -18,10 +18,12 @@ from seatrial.relations.contracts.trainer_flow import (
     prompt_ids,
     score_of,
     source_of,
+    value_of,
 )
 from seatrial.relations.law import Measure
 from seatrial.relations.laws.utilities.numbers import Numbers, without
 from seatrial.relations.laws.utilities.plain import relation_of
+from seatrial.relations.not_served import NotServed
 
 FLOW = relation_of(
     "flow",
@@ -113,6 +115,37 @@ def rows_are_kept_together(stack: Any, case: Numbers) -> Measure:
 
 
 @FLOW.law(
+    "rows of a step with a critic",
+    "values of another answer, returns of another row, a critic that is not trained while the policy waits",
+    excluded=without("trainer loop"),
+)
+def values_are_of_their_rows(stack: Any, case: Numbers) -> Measure:
+    """Check values and returns of each row, without discount, and the steps in which the critic is trained."""
+    plan = FlowPlan(steps=3, estimator="gae", critic=True, balanced=True, warmup=2)
+    record, wrong = _run(stack, plan), []
+    trained = [step for kind, step in record.events if kind == "update critic"]
+    wrong += [] if trained == [1, 2, 3] else [f"the critic is trained in steps {trained}"]
+    for step, rows in record.trained.items():
+        for row in rows:
+            rewards = _due_rewards(row, plan)
+            due = {
+                "values": (row.values, [value_of(token) for token in row.answer_ids]),
+                "returns": (row.returns, [sum(rewards[place:]) for place in range(len(rewards))]),
+            }
+            wrong += [
+                f"step {step}, answer {row.copy} of prompt {row.prompt}: {name} {given}, {right} is right"
+                for name, (given, right) in due.items()
+                if not _near(given, right)
+            ]
+    wrong += (
+        []
+        if sorted(record.trained) == [2, 3]
+        else [f"the policy is trained in steps {sorted(record.trained)}"]
+    )
+    return Measure.count(wrong, "faults of values and returns")
+
+
+@FLOW.law(
     "order of a step",
     "weights of the step before, a step too many or too few, a save or a validation at another step",
     excluded=without("trainer loop"),
@@ -158,6 +191,8 @@ def each_step_happens_in_order(stack: Any, case: Numbers) -> Measure:
 def written_rows_are_those_that_train(stack: Any, case: Numbers) -> Measure:
     """Compare the rows of each step's file with those that the step trains with."""
     record, wrong = _run(stack, FlowPlan(steps=2, balanced=True)), []
+    if not record.writes:
+        raise NotServed("the loop writes no rows")
     for step, rows in record.trained.items():
         due = sorted(
             (_text(prompt_ids(row.prompt)), _text(row.answer_ids), score_of(row.prompt, row.copy, step))
