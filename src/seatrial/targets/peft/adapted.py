@@ -72,7 +72,8 @@ class PeftAdapted:
             return self._logits(ids_BS, **given)
 
     def loss(self, ids_BS: Tensor, labels_BS: Tensor, mask_BS: Tensor) -> float:
-        if not hasattr(self.model, "generate") or not hasattr(self.model, "get_base_model"):
+        causal = getattr(self._config, "task_type", None) == "CAUSAL_LM"
+        if not causal or not hasattr(self.model, "generate") or not hasattr(self.model, "get_base_model"):
             raise NotServed("this base gives no loss")
         self.model.eval()
         with torch.no_grad():
@@ -146,6 +147,9 @@ class PeftAdapted:
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
+        generates = hasattr(self.model, "prepare_inputs_for_generation")
+        if getattr(self._config, "is_prompt_learning", False) and not generates:
+            raise NotServed("disable_adapter raises for virtual tokens of a model that does not generate")
         with self.model.disable_adapter():
             yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -29,8 +30,12 @@ Trait = Literal[
     "conv3",
     "attention",
     "experts of modules",
-    "a module after it",
+    "modules after it",
+    "tokens classified",
+    "texts classified",
 ]
+TASKS: Mapping[str, str] = {"tokens classified": "TOKEN_CLS", "texts classified": "SEQ_CLS"}
+"""What a model is for, by the trait; others are causal language models."""
 VOCAB = 48
 _SIZES = {
     "vocab_size": VOCAB,
@@ -95,6 +100,19 @@ def _model(trait: Trait) -> Any:
                 bos_token_id=1,
                 eos_token_id=2,
                 tie_word_embeddings=False,
+            )
+        )
+    if trait == "tokens classified":
+        return library.Qwen2ForTokenClassification(
+            library.Qwen2Config(**_SIZES, num_labels=3, classifier_dropout=0.0)
+        )
+    if trait == "texts classified":
+        return library.BertForSequenceClassification(
+            library.BertConfig(
+                **{name: size for name, size in _SIZES.items() if name != "num_key_value_heads"},
+                num_labels=3,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
             )
         )
     if trait == "experts":

@@ -24,6 +24,7 @@ LEFT_OUT = (
 """Options that the first adapter alone has."""
 TARGETS: Mapping[str, list[str]] = {
     "conv1d": ["c_attn", "c_fc"],
+    "texts classified": ["query", "key"],
     "experts": ["q_proj", "k_proj"],
     "experts of modules": ["down", "gate"],
 }

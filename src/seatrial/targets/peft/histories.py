@@ -15,6 +15,7 @@ from seatrial.relations.contracts.adapters import Combination, WeightUpdate
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.peft.adapted import PeftAdapted, refusing, saved_in
 from seatrial.targets.peft.elsewhere import LEFT_OUT, ONE_NAME, SHARED, elsewhere
+from seatrial.targets.peft.bases import TASKS
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.updates import has_updates, updates_of
 from seatrial.targets.peft.variants import OF_LORA, OWN
@@ -168,6 +169,8 @@ class HistoryAdapted(PeftAdapted):
         (self.model.enable_adapter_layers if on else self.model.disable_adapter_layers)()
 
     def delete(self, name: str) -> None:
+        if self._config.is_prompt_learning and self.model.modules_to_save and len(self.model.peft_config) > 2:
+            raise NotServed("delete_adapter raises on prompts with heads, of which several are left")
         try:
             super().delete(name)
         except TypeError as error:
@@ -229,7 +232,7 @@ def alone(adapters: Any, options: Options, name: str, *, seed: int, dropout: flo
         if dropout and kind.dropout is not None:
             given[kind.dropout] = dropout
         if kind.trait not in NETS:
-            given["task_type"] = "CAUSAL_LM"
+            given["task_type"] = TASKS.get(kind.trait, "CAUSAL_LM")
         return adapters._config_class(**given)
 
     with torch.random.fork_rng(devices=[]), refusing():

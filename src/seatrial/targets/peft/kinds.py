@@ -31,7 +31,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.peft import known as known_failures
 from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing, saved_in
-from seatrial.targets.peft.bases import VOCAB, Trait, base
+from seatrial.targets.peft.bases import TASKS, VOCAB, Trait, base
 from seatrial.targets.peft.chosen import chosen_weights
 from seatrial.targets.peft.elsewhere import elsewhere
 from seatrial.targets.peft.histories import alone
@@ -98,7 +98,7 @@ class PeftAdapters(KnowsFailures):
                 raise NotServed(f"{self.kind.config} of this kind takes no dropout")
             options[self.kind.dropout] = dropout
         if self.kind.trait not in NETS:
-            options["task_type"] = "CAUSAL_LM"
+            options["task_type"] = TASKS.get(self.kind.trait, "CAUSAL_LM")
         return self._config_class(**options)
 
     def of_model(self, model: Any) -> AdaptedModel:
@@ -141,7 +141,8 @@ class PeftAdapters(KnowsFailures):
     @cached_property
     def _elsewhere(self) -> Any:
         kind = elsewhere(self.kind)
-        options = dict(kind.options) | ({} if kind.trait in NETS else {"task_type": "CAUSAL_LM"})
+        task = TASKS.get(kind.trait, "CAUSAL_LM")
+        options = dict(kind.options) | ({} if kind.trait in NETS else {"task_type": task})
         return self._config_class(**copy.deepcopy(options))
 
     def elsewhere(self, *, seed: int, dtype: Precision) -> AdaptedModel:
@@ -185,7 +186,7 @@ class PeftAdapters(KnowsFailures):
     def plain_outputs(self, ids_BS: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         dtype = next(value.dtype for value in weights.values() if value.is_floating_point())
         model = self.plain("float32").to(dtype)
-        if self.kind.trait not in NETS:
+        if self.kind.trait not in NETS and self.kind.trait not in TASKS:
             head = model.get_output_embeddings()
             # What a merge does to one of two tied weights is seen in that one alone.
             head.weight = torch.nn.Parameter(head.weight.detach().clone())

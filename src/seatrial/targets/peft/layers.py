@@ -9,6 +9,11 @@ from seatrial.targets.peft import known_merges, known_moves
 from seatrial.targets.peft.kinds import MixedAdapters
 from seatrial.targets.peft.lora import ATTENTION, lora
 
+CLASSIFIES: dict[str, Any] = {
+    "refuses": ("two at once", "mixed batch", "rescaling"),
+    "closed_form": False,
+}
+"""An adapter for classification has the head too, which PEFT saves without being told."""
 LAYERS: dict[str, type[Any]] = {
     "lora-scaled-embedding": lora(trait="scaled embedding", target_modules=["embed_tokens", "q_proj"]),
     "lora-scaled-tokens": lora(
@@ -64,14 +69,25 @@ LAYERS: dict[str, type[Any]] = {
         dropout=None,
         spec={"refuses": ("checkpointing", "mixed batch")},
     ),
+    "lora-tokens-classified": lora(
+        known=[known_moves.SWAPPED],
+        trait="tokens classified",
+        spec={**CLASSIFIES, "also_trains": ("score.modules_to_save",)},
+    ),
+    "lora-texts-classified": lora(
+        known=[known_moves.SWAPPED],
+        trait="texts classified",
+        target_modules=["query", "value"],
+        spec={**CLASSIFIES, "also_trains": ("classifier.modules_to_save",)},
+    ),
     "lora-layers-saved": lora(
         known=[known_moves.CONVERTED_WITHIN],
-        trait="a module after it",
+        trait="modules after it",
         target_modules=["layer"],
-        modules_to_save=["tail"],
+        modules_to_save=["tail", "tail2", "tail3", "tail4"],
         spec={
             "refuses": ("two at once", "mixed batch", "checkpointing"),
-            "also_trains": ("tail.modules_to_save",),
+            "also_trains": tuple(f"{name}.modules_to_save" for name in ("tail", "tail2", "tail3", "tail4")),
         },
     ),
     "lora-layers-of-experts": lora(

@@ -63,16 +63,19 @@ class _Attending(torch.nn.Module):
 
 
 class _Tailed(torch.nn.Module):
-    """A linear layer, and a module of two more after it."""
+    """A linear layer, a module of two more after it, and layers in whose names that of the module is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(WIDTH, WIDTH)
         self.tail = _Expert()
+        self.tail2, self.tail3, self.tail4 = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Return [B, S, D]."""
         made_BSD: Tensor = self.tail(self.layer(x_BSD))
+        for layer in (self.tail2, self.tail3, self.tail4):
+            made_BSD = layer(torch.tanh(made_BSD))
         return made_BSD
 
 
@@ -134,7 +137,7 @@ NETS: Mapping[str, Callable[[], torch.nn.Module]] = {
     "conv3": lambda: _Convolved(torch.nn.Conv3d(2, 4, 3, padding=1), (2, 4, 4)),
     "attention": _Attending,
     "experts of modules": _Layers,
-    "a module after it": _Tailed,
+    "modules after it": _Tailed,
 }
 """The inner layer by the trait."""
 

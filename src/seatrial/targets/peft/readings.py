@@ -17,7 +17,7 @@ from seatrial.relations.contracts.adapters import WeightUpdate
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import adapted_weights, scaling
 from seatrial.targets.peft.adapted import PeftAdapted, refusing
-from seatrial.targets.peft.bases import VOCAB
+from seatrial.targets.peft.bases import TASKS, VOCAB
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.updates import by_pattern
 
@@ -97,7 +97,7 @@ def with_its_base(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, num_toke
     from tokenizers.models import WordLevel
 
     kind = adapters.kind
-    if kind.trait in NETS or "replicated" in kind.trait:
+    if kind.trait in NETS or kind.trait in TASKS or "replicated" in kind.trait:
         raise NotServed("the base is no language model of a file")
     if num_tokens > VOCAB and _has_rows_of_tokens(kind.options):
         raise NotServed("the adapter has a row for each token")
@@ -131,7 +131,7 @@ def _has_rows_of_tokens(options: Mapping[str, Any]) -> bool:
 
 def _need_its_library(adapters: Any, model: PeftAdapted) -> None:
     """Raise NotServed for what Transformers takes no adapter of."""
-    if adapters.kind.trait in NETS or "replicated" in adapters.kind.trait:
+    if adapters.kind.trait in NETS or adapters.kind.trait in TASKS or "replicated" in adapters.kind.trait:
         raise NotServed("the base is no language model of a file")
     if model.model.peft_config["first"].is_prompt_learning:
         raise NotServed("Transformers takes no virtual tokens")

@@ -24,6 +24,8 @@ COMMON: Mapping[str, Mapping[str, Any]] = {
     "conv3": {"trait": "conv3", "target_modules": ["layer"]},
     "embedding": {"target_modules": ["embed_tokens", "q_proj"]},
     "scaled-embedding": {"trait": "scaled embedding", "target_modules": ["embed_tokens", "q_proj"]},
+    "tokens-classified": {"trait": "tokens classified"},
+    "texts-classified": {"trait": "texts classified"},
 }
 """Variants that many types have, by name."""
 TAKES: Mapping[str, str] = {
@@ -50,6 +52,8 @@ TAKES: Mapping[str, str] = {
     "conv3": "hira ia3",
     "embedding": "hira oft",
     "scaled-embedding": "hira oft",
+    "tokens-classified": "lokr ia3 prompt p-tuning",
+    "texts-classified": "prompt p-tuning",
 }
 """Types by the variants that they take."""
 OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.peft import known as known_failures
 from seatrial.targets.peft import known_merges
-from seatrial.targets.peft.bases import Trait
+from seatrial.targets.peft.bases import TASKS, Trait
 from seatrial.targets.peft.kinds import PeftAdapters
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.variants import COMMON, OWN, TAKES
@@ -106,6 +106,10 @@ def _spec_of(plain: type[PeftAdapters], given: Mapping[str, Any], trait: Trait) 
         changed["rescales_dropout"] = None  # what is added is too large for layers to add up
     if "embed_tokens" in (given.get("target_modules") or ()):
         changed["drops_all"] = False  # embeddings have no dropout
+    if trait in TASKS:
+        refuses.append("two at once")  # of which each has a head
+        more.append("modules_to_save")
+        changed["closed_form"] = False
     if trait in NETS:
         refuses.append("checkpointing")
         changed["closed_form"] = False  # the oracle has none of their factors
