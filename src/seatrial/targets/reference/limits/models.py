@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedModel
 
 from refrl.algorithms.batching import Batch, TrainSample, make_batch
 from refrl.config import PolicyConfig
@@ -40,11 +40,9 @@ def model_of(
 ) -> PreTrainedModel:
     """Return a tiny model whose norms and biases differ from their first values too."""
     stream = torch.Generator().manual_seed(seed)
-    with torch.device("meta"):
-        auto: Any = AutoModelForCausalLM
-        made: Any = auto.from_config(config_of(kind, **changes))
-    made.config._attn_implementation = "eager"  # the plainest, with every trait
-    model: Any = type(made)(made.config)
+    config = config_of(kind, **changes)
+    config._attn_implementation = "eager"  # the plainest, with every trait
+    model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             centre = 1.0 if weight.ndim == 1 and name.endswith("weight") else 0.0
