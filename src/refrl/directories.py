@@ -36,6 +36,8 @@ def new_directory(output: Path) -> Iterator[Path]:
     Raises:
         ConfigError: the directory cannot be made.
     """
+    if output.resolve() == Path.cwd():
+        raise ConfigError("an empty name of a directory, or '.', is the current folder: name a new one")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
@@ -43,17 +45,19 @@ def new_directory(output: Path) -> Iterator[Path]:
         raise ConfigError(f"cannot write the model directory {output}: {error}") from error
     try:
         yield temporary
-        temporary.chmod(0o755)
-        _open_files(temporary)
+        _open(temporary)
         temporary.replace(output)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
-def _open_files(directory: Path) -> None:
-    """Give every file the permissions of an ordinary new file: safetensors creates files for the owner alone."""
+def _open(directory: Path) -> None:
+    """Give a directory and its files the permissions of new ones: `mkdtemp` and safetensors make them private."""
     plain = directory / ".plain"
+    plain.mkdir()
+    directory.chmod(plain.stat().st_mode)
+    plain.rmdir()
     plain.touch()
     mode = plain.stat().st_mode
     plain.unlink()

@@ -41,4 +41,4 @@ def _not_empty(directory: str) -> str:
 
 
 Directory = Annotated[str, AfterValidator(_not_empty)]
-"""A directory that the run writes to; an empty value would be the current folder."""
+"""A directory; an empty value would be the current folder."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from refrl.config.base import Section, SwitchedSection
+from refrl.config.base import Directory, Section, SwitchedSection
 from refrl.config.dtensor import DTensorConfig
 from refrl.config.megatron import MegatronConfig
 
@@ -25,7 +25,7 @@ class LoraConfig(SwitchedSection):
     """Linear layers that get an adapter, by the end of their names (`q_proj`); None takes all but the output head."""
     exclude_modules: tuple[str, ...] = ()
     """Linear layers that get no adapter, by the end of their names."""
-    adapter_path: str | None = None
+    adapter_path: Directory | None = None
     """Directory of an adapter in PEFT's format to start from; None starts with adapters that have no effect."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the randomly initialised half of new adapters."""
@@ -183,7 +183,7 @@ class GenerationConfig(Section):
 class TokenizerConfig(Section):
     """Where the tokenizer comes from."""
 
-    name: str | None = None
+    name: Directory | None = None
     """Directory of the tokenizer; None takes `policy.model_name`."""
     chat_template: str | None = None
     """None passes prompts to the model unchanged; `default` wraps them in the tokenizer's own chat template, `byte`
@@ -217,14 +217,14 @@ class DraftConfig(SwitchedSection):
     key = "policy.draft"
     enabled: bool = False
     """Train a head that predicts the token after next from the policy's hidden states."""
-    model_name: str | None = None
+    model_name: Directory | None = None
     """Directory of the head; None takes the folder `draft` in `policy.model_name`."""
 
 
 class PolicyConfig(Section):
     """The model that is trained."""
 
-    model_name: str
+    model_name: Directory
     """Directory of a Hugging Face causal language model."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     precision: Literal["float32", "bfloat16"] = "float32"

@@ -69,7 +69,11 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerBase:
     _check_tokenizer_file(directory / "tokenizer.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError, ImportError, StrictDataclassError) as error:
+    except StrictDataclassError as error:
+        raise ConfigError(
+            f"{directory}/config.json is not valid: {' '.join(str(error).split())}; copy the model's config.json there"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise ConfigError(
             f"the tokenizer in {directory} cannot be read: {' '.join(str(error).split())}"
         ) from error

@@ -168,9 +168,11 @@ def chosen_layers(model: PreTrainedModel, config: LoraConfig) -> dict[str, nn.Li
         for target in config.target_modules:
             if not any(_ends(name, (target,)) for name in linears):
                 known = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
+                transposed = ", ".join(sorted({name.rpartition(".")[2] for name in _transposed(model)}))
+                note = f"; {transposed} are Conv1D layers, which have no adapters here" if transposed else ""
                 raise ConfigError(
                     f"policy.lora_cfg.target_modules: no linear layer of {type(model).__name__} is called {target}; "
-                    f"there are {known}"
+                    f"there are {known}{note}"
                 )
         chosen = {name: linear for name, linear in linears.items() if _ends(name, config.target_modules)}
     chosen = {name: linear for name, linear in chosen.items() if not _ends(name, config.exclude_modules)}
@@ -192,15 +194,19 @@ def _refuse_transposed(model: PreTrainedModel, config: LoraConfig) -> None:
     Raises:
         ConfigError: names some of the layers.
     """
-    layers = [name for name, module in model.named_modules() if isinstance(module, Conv1D)]
     targets = config.target_modules
-    chosen = [name for name in layers if targets is None or _ends(name, targets)]
+    chosen = [name for name in _transposed(model) if targets is None or _ends(name, targets)]
     if chosen:
         kinds = ", ".join(sorted({name.rpartition(".")[2] for name in chosen}))
         raise ConfigError(
             f"policy.lora_cfg: {type(model).__name__} keeps {kinds} as Conv1D layers, whose weights are transposed; "
             "adapters are for linear layers: set policy.lora_cfg.enabled=false, or take a model with linear layers"
         )
+
+
+def _transposed(model: PreTrainedModel) -> list[str]:
+    """Return the names of a model's `Conv1D` layers."""
+    return [name for name, module in model.named_modules() if isinstance(module, Conv1D)]
 
 
 def _ends(name: str, targets: Sequence[str]) -> bool:

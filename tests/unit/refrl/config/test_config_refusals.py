@@ -23,6 +23,7 @@ SHAPED = "grpo.reward_shaping.enabled=true"
         (["policy.optimizer.betas=[1.5,0.9]"], "policy.optimizer.betas.0: input should be less than 1, got 1.5"),
         (["logger.log_dir="], "logger.log_dir: expected a directory (an unset"),
         (["checkpointing.checkpoint_dir="], "checkpointing.checkpoint_dir: expected a directory (an unset"),
+        (["policy.model_name="], "policy.model_name: expected a directory (an unset"),
         (["policy.tokenizer.chat_template=chatml"], "'chatml' is not a Jinja template"),
         (["data.system_prompt=be brief"], "set policy.tokenizer.chat_template"),
         (["data.verifiers={exact_match: 1}"], "replaces data.verifier"),

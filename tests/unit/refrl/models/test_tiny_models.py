@@ -1,6 +1,8 @@
 """Tiny models are ordinary Hugging Face directories, made from a seed; broken directories are refused in words."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -123,9 +125,21 @@ def test_shapes_that_no_backend_takes_are_refused(change: dict[str, int], words:
         TinyModelSpec(**change)  # type: ignore[arg-type]
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """Neither a directory with something in it nor a file; an empty directory is used."""
+def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a directory with something in it nor a file; an empty directory is used, and a private one stays so."""
     (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(ConfigError, match="is the current folder: name a new one"):
+        make_model(TinyModelSpec(), Path())
+    mask = os.umask(0o077)
+    try:
+        make_model(TinyModelSpec(draft_head=True), tmp_path / "empty" / "private")
+    finally:
+        os.umask(mask)
+    for path in ((tmp_path / "empty" / "private"), *(tmp_path / "empty" / "private").rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    shutil.rmtree(tmp_path / "empty" / "private")
+    monkeypatch.chdir(tmp_path)
     make_model(TinyModelSpec(), tmp_path / "empty")
     with pytest.raises(ConfigError, match="not an empty directory"):
         make_model(TinyModelSpec(), tmp_path / "empty")

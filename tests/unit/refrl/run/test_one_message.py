@@ -78,6 +78,11 @@ def test_a_configuration_of_another_model_is_refused_with_what_differs(
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(ConfigError, match=words):
         load_model(model_directory)
+    if (
+        "layer_types" in changes
+    ):  # a run loads the tokenizer first, for which transformers reads config.json too
+        with pytest.raises(ConfigError, match=words):
+            load_tokenizer(model_directory)
 
 
 @pytest.mark.parametrize("content", ["{}", "", "[]", '{"model": {}}'])
@@ -92,6 +97,10 @@ def test_adapters_on_transposed_layers_are_refused_by_name() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=8, n_positions=8))
     with pytest.raises(ConfigError, match="GPT2LMHeadModel keeps c_attn, c_fc, c_proj as Conv1D layers"):
         add_adapters(model, LoraConfig(enabled=True))
+    with pytest.raises(
+        ConfigError, match="is called q_proj; there are lm_head; c_attn, c_fc, c_proj are Conv1D"
+    ):
+        add_adapters(model, LoraConfig(enabled=True, target_modules=("q_proj",)))
 
 
 def test_a_model_that_megatron_does_not_convert_is_named() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import redirect_stdout
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
-from refrl.algorithms.schedule import make_schedule
 from refrl.config import DataPlaneConfig
 from refrl.data_plane import StalenessFilter, ZeroVarianceFilter, build_data_plane_client
 from refrl.data_plane.errors import StoreUnavailableError
@@ -14,6 +19,7 @@ from refrl.data_plane.factory import local_client
 from refrl.errors import TrainingError
 from refrl.generation.base import Completion
 from refrl.rewards import Scores
+from refrl.rollout import asynchronous
 from refrl.rollout.asynchronous import AsyncCollector
 from refrl.rollout.collect import Collected
 from refrl.rollout.replay import ReplayBuffer
@@ -41,6 +47,7 @@ def examples() -> Iterator[WorkedExample]:
             "counts": [1.0, 2.0, 3.0, 4.0],
             "seconds": [0.5, 1.0, 1.5, 2.0],
             "dropped": [0.0] * 4,
+            "lost": [0.0] * 4,
             "fates": [],
             "unused": [],
         },
@@ -65,6 +72,7 @@ def examples() -> Iterator[WorkedExample]:
             "counts": [1.0, 5.0, 4.0, 5.0],
             "seconds": [0.5, 2.5, 2.0, 2.5],
             "dropped": [0.0, 1.0, 0.0, 0.0],
+            "lost": [0.0] * 4,
             "fates": [(3, 22, "zero variance", 0, 2), (7, 42, "stale", 1, 4)],
             "unused": [],
         },
@@ -89,7 +97,7 @@ def examples() -> Iterator[WorkedExample]:
         "prompt 3 cannot be sampled", "an error of the collecting thread", lambda: _run(_Run(fails=3), 4)
     )
     yield refused("groups that were put and not trained on: 0, 1", "a store that is lost", _lost)
-    yield from _of_schedules()
+    yield from _of_waits()
     yield refused("has completions of prompts [11, 12]", "a group of two prompts", _mixed_group)
 
 
@@ -106,9 +114,7 @@ def _left(step: int) -> Any:
         "trained_steps": step, "num_batches": 1, "num_dropped": 0, "step_of_version": [[0, step]], "origins": [],
         "buffer": before.buffer.state(),
     }  # fmt: skip
-    parts: Any = (run, run, run.buffer, build_schedule(run.config))
-    source = AsyncCollector(*parts, timer=Timer(), version=lambda: 0, progress=cast(Any, _Progress(state)))
-    return [_plain(fate) for fate in source.unused()]
+    return [_plain(fate) for fate in _source(run, progress=_Progress(state)).unused()]
 
 
 def _lost() -> None:
@@ -211,18 +217,10 @@ class _Progress:
 
 def _run(run: _Run, steps: int, *, first: int = 1, progress: _Progress | None = None) -> dict[str, Any]:
     """Return what the steps of a run train on, from the first one to the last."""
-    names = ("ages", "groups", "served", "weights", "counts", "dropped", "fates", "seconds")
+    names = ("ages", "groups", "served", "weights", "counts", "dropped", "fates", "seconds", "lost")
     found: dict[str, Any] = {name: [] for name in names}
-    timer, parts = Timer(), {"progress": progress} if progress is not None else {}
-    source = AsyncCollector(
-        run,  # type: ignore[arg-type]
-        run,  # type: ignore[arg-type]
-        run.buffer,
-        build_schedule(run.config),
-        timer=timer,
-        version=lambda: run.version,
-        **parts,  # type: ignore[arg-type]
-    )
+    timer = Timer()
+    source = _source(run, timer, progress)
 
     def train(rollouts: Rollouts) -> list[int]:
         run.version += UPDATES
@@ -245,6 +243,7 @@ def _run(run: _Run, steps: int, *, first: int = 1, progress: _Progress | None = 
             found["weights"].append([fate.weight_step for fate in taken])
             found["counts"].append(counts.get("batch", 0.0))
             found["dropped"].append(counts["num_zero_variance_groups"])
+            found["lost"].append(counts["num_lost_replicas"])
             found["fates"] += [_plain(fate) for fate in collected.fates if fate.fate != "trained"]
             found["seconds"].append(timer.take().get("generation"))
             source.trained(step)
@@ -272,38 +271,99 @@ def _resumed(equal: tuple[int, ...]) -> bool:
     return all(again[name] == whole[name][2:] for name in names) and again["unused"] == whole["unused"]
 
 
-def _of_schedules() -> Iterator[WorkedExample]:
-    yield example(
-        "cadences",
-        (3, 2, 4, 1, [True, True, False], [True, False, True, False, True]),
-        lambda: _cadences(
-            make_schedule(
-                prompts_per_step=6,
-                prompts_per_forward_backward=2,
-                prompts_per_sync=12,
-                prompts_per_reference_sync=24,
-                max_staleness=1,
-            )
+def _of_waits() -> Iterator[WorkedExample]:
+    """Yield examples of a trainer that waits; what it does at which second, and what that ends with."""
+    late = "step 3: no rollouts arrived in 20 s (0 of 2 groups are there, 0 came so far)"
+    later = "step 3: no rollouts arrived in 20 s (2 of 2 groups are there, 2 came so far)"
+    for name, acts, right in (
+        ("the limit counts from the start", [(20, "look"), (20.5, "look")], ["", late]),
+        (
+            "the limit counts from the last batch",
+            [(15, "offer"), (35, "look"), (36, "look")],
+            ["", "", later],
         ),
+        ("training does not count", [(90, "consume"), (110, "look"), (111, "look")], ["", "", late]),
+        ("nor does it where the trainer waits for a batch", [(90, "wait"), (110, "look")], ["", ""]),
+        (
+            "the collector ends",
+            [(1, "end"), (1, "look")],
+            ["", "step 3: the collector ended before the run did"],
+        ),
+    ):
+        yield example(name, right, _waited, acts)
+    yield example(
+        "each batch that arrives wakes the trainer, which waits for all", (2 * PROMPTS, True), _woken
     )
-    yield refused(
-        "prompts_per_sync", "a cadence that is no multiple", make_schedule,
-        prompts_per_step=6, prompts_per_forward_backward=2, prompts_per_sync=9,
-    )  # fmt: skip
-    yield refused(
-        "max_staleness=0", "a sync that is too rare", make_schedule,
-        prompts_per_step=6, prompts_per_forward_backward=2, prompts_per_sync=12,
-    )  # fmt: skip
+    yield example("so does an error", ("prompt 1 cannot be sampled", True), _woken, fails=1)
+    line = "step 1  continues without a replica: replica 1 is gone"
+    yield example("a lost replica is reported once", ([1.0] * 4, [line]), _reported)
 
 
-def _cadences(made: Any) -> Any:
-    fresh = [made.is_fresh(version, 4) for version in (4, 3, 2)]
-    syncs = [made.syncs_sampler(version) for version in range(5)]
-    return (
-        made.accumulation_steps,
-        made.sync_every,
-        made.reference_sync_every,
-        made.required_staleness,
-        fresh,
-        syncs,
-    )
+def _source(run: _Run, timer: Timer | None = None, progress: Any = None) -> AsyncCollector:
+    parts: Any = (run, run, run.buffer, build_schedule(run.config))
+    return AsyncCollector(*parts, timer=timer or Timer(), version=lambda: run.version, progress=progress)
+
+
+def _waited(acts: list[tuple[float, str]]) -> list[str]:
+    """Return the error of each act at its second of a made clock, or nothing."""
+    clock, run = [0.0], _Run()
+    with patch.object(asynchronous, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=None)):
+        source = _source(run)
+        producer: Future[None] = Future()
+        source._producer, source._num_batches = producer, 99
+        found = []
+        for clock[0], act in acts:
+            try:
+                if act == "look":
+                    source._check_arrivals(3)
+                elif act == "offer":
+                    source._offer(run.collect(1))
+                elif act == "consume":
+                    with patch.object(run.buffer, "consume", lambda run, on_wait, **options: on_wait()):
+                        source.consume(3, cast(Any, None))
+                elif act == "wait":
+                    source._wait_until_collected()
+                else:
+                    producer.set_result(None)
+                found.append("")
+            except TrainingError as error:
+                found.append(str(error).partition(": the generation")[0])
+    return found
+
+
+def _woken(fails: int | None = None) -> tuple[int | str, bool]:
+    """Return the groups that are there, or the error, once the trainer has waited; and whether it was always woken.
+
+    A batch arrives, or fails, when the trainer waits for it.
+    """
+    run, woken, waits = _Run(fails=fails), [], threading.Semaphore(0)
+
+    class Watched(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is None:
+                return super().wait()
+            waits.release()
+            woken.append(super().wait(10.0))
+            return woken[-1]
+
+    def collect(number: int) -> Collected:
+        waits.acquire(timeout=10.0)
+        return _Run.collect(run, number)
+
+    source = _source(run)
+    source._changed = Watched()
+    with patch.object(run, "collect", collect), source:
+        try:
+            source._wait_until_collected()
+            found: int | str = len(run.buffer)
+        except TrainingError as error:
+            found = str(error)
+    return found, all(woken)
+
+
+def _reported() -> tuple[list[float], list[str]]:
+    """Return the lost replicas that each step counts, and what is printed."""
+    run, printed = _Run(), io.StringIO()
+    run.losses = {"replica 1": "replica 1 is gone"}
+    with redirect_stdout(printed):
+        return _run(run, 4)["lost"], printed.getvalue().splitlines()

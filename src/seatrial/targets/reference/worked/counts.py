@@ -18,15 +18,62 @@ from refrl.algorithms.reductions import reduce_tokens
 from refrl.algorithms.schedule import make_schedule
 from refrl.config import AdvantageConfig
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.reference.worked.made import PAD, close, for_all, made_tensor, mask_of_any_kind, sample
+from seatrial.targets.reference.worked.made import (
+    PAD,
+    close,
+    example,
+    for_all,
+    made_tensor,
+    mask_of_any_kind,
+    refused,
+    sample,
+)
 
 ODD_IDS = (-(2**62), -1, 0, 2**31, 2**53 + 1, 2**53)
 """Ids of groups; the last two are equal in float64, and most do not fit 32 bits."""
 
 
 def examples() -> Iterator[WorkedExample]:
-    """Yield an example of each property: the seeds of the random inputs for which it does not hold are none."""
+    """Yield an example of each property, whose right result is no seed of inputs without it; and of schedules."""
     yield from for_all(PROPERTIES)
+    yield from _of_schedules()
+
+
+def _of_schedules() -> Iterator[WorkedExample]:
+    yield example(
+        "cadences",
+        (3, 2, 4, 1, [True, True, False], [True, False, True, False, True]),
+        lambda: _answers(
+            make_schedule(
+                prompts_per_step=6,
+                prompts_per_forward_backward=2,
+                prompts_per_sync=12,
+                prompts_per_reference_sync=24,
+                max_staleness=1,
+            )
+        ),
+    )
+    yield refused(
+        "prompts_per_sync", "a cadence that is no multiple", make_schedule,
+        prompts_per_step=6, prompts_per_forward_backward=2, prompts_per_sync=9,
+    )  # fmt: skip
+    yield refused(
+        "max_staleness=0", "a sync that is too rare", make_schedule,
+        prompts_per_step=6, prompts_per_forward_backward=2, prompts_per_sync=12,
+    )  # fmt: skip
+
+
+def _answers(made: Any) -> Any:
+    fresh = [made.is_fresh(version, 4) for version in (4, 3, 2)]
+    syncs = [made.syncs_sampler(version) for version in range(5)]
+    return (
+        made.accumulation_steps,
+        made.sync_every,
+        made.reference_sync_every,
+        made.required_staleness,
+        fresh,
+        syncs,
+    )
 
 
 def _groups(stream: random.Random) -> bool:
