@@ -20,7 +20,9 @@ PROMPTS = ((5, 6), (7, 8, 9, 10))
 class Sampler:
     """Samples from logits of the last id, with a fault."""
 
-    drawing_defaults: Mapping[str, float] = {**NEUTRAL, "temperature": 0.9}
+    drawing_defaults: Mapping[str, float] = {
+        name: 0.9 if name == "temperature" else value for name, value in NEUTRAL.items() if name != "top_p"
+    }
     drawn_prompts = frozenset(PROMPTS)
 
     def __init__(self, fault: str = "") -> None:

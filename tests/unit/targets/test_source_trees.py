@@ -36,6 +36,26 @@ def test_a_version_is_read_from_a_tree(
             version("seatrial_tree")
         return
     assert version("seatrial_tree") == stated
-    added = Path(sys.path[-1], f"seatrial_tree-{stated}.dist-info")
+    added = Path(sys.path[1], f"seatrial_tree-{stated}.dist-info")
     (added / "METADATA").unlink()
     added.rmdir()
+
+
+def test_a_tree_before_an_installed_release_has_its_own_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which it states; the release keeps its version where it is what is imported."""
+    tree, site = tmp_path / "tree", tmp_path / "site"
+    for folder, text in ((tree, '__version__ = "1.2"'), (site, '__version__ = "1.9"')):
+        (folder / "seatrial_tree").mkdir(parents=True)
+        (folder / "seatrial_tree" / "__init__.py").write_text(text)
+    (site / "seatrial_tree-1.9.dist-info").mkdir()
+    (site / "seatrial_tree-1.9.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: seatrial_tree\nVersion: 1.9\n"
+    )
+    monkeypatch.setattr(sys, "path", [sys.path[0], str(site), *sys.path[1:]])
+    add_metadata(["seatrial_tree"])
+    assert version("seatrial_tree") == "1.9"
+    sys.path.insert(0, str(tree))
+    add_metadata(["seatrial_tree"])
+    assert version("seatrial_tree") == "1.2"

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 _STATEMENT = re.compile(r"^__version__\s*=\s*[\"']([0-9][^\"'\s]*)[\"']", re.MULTILINE)
@@ -20,11 +20,12 @@ FILES = {"../VERSION": _ALONE, "VERSION": _ALONE, "__init__.py": _STATEMENT, "ve
 def add_metadata(packages: Iterable[str]) -> None:
     """Let `importlib.metadata` know the versions of packages that are imported from a source tree.
 
-    Stacks read their own version as that of a distribution, and raise where there is none. The metadata are put on
-    `sys.path`, last, so that ranks get them too; a package that states no version gets none.
+    Stacks read their own version as that of a distribution, and raise where there is none. A tree may lie before an
+    installed release of the package, whose version it then does not have. The metadata are put on `sys.path`, before
+    installed packages, so that ranks get them too; a package that states no version gets none.
     """
     for package in packages:
-        stated = None if _is_installed(package) else stated_version(package)
+        stated = None if _is_of_distribution(package) else stated_version(package)
         if stated is not None:
             folder = Path(_folder().name)
             home = folder / f"{package}-{stated}.dist-info"
@@ -33,7 +34,7 @@ def add_metadata(packages: Iterable[str]) -> None:
                 f"Metadata-Version: 2.1\nName: {package}\nVersion: {stated}\n", encoding="utf-8"
             )
             if str(folder) not in sys.path:
-                sys.path.append(str(folder))
+                sys.path.insert(1, str(folder))
             importlib.invalidate_caches()
 
 
@@ -49,12 +50,16 @@ def stated_version(package: str) -> str | None:
     return None
 
 
-def _is_installed(package: str) -> bool:
+def _is_of_distribution(package: str) -> bool:
+    """Return whether a package is imported from where its distribution put it; one put nowhere is a tree of its own."""
+    module = package.replace("-", "_")
     try:
-        version(package)
+        own = Path(str(distribution(package).locate_file(module))).resolve()
     except PackageNotFoundError:
         return False
-    return True
+    spec = importlib.util.find_spec(module)
+    homes = [Path(home).resolve() for home in (spec and spec.submodule_search_locations) or ()]
+    return not homes or not own.is_dir() or own in homes
 
 
 @lru_cache(maxsize=1)

@@ -27,8 +27,8 @@ from seatrial.targets.trl.setup import Setup
 BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
 """Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
 SPARED = (
-    "train_sampling_strategy", "pad_to_multiple_of", "chat_template_kwargs", "num_generations_eval", "top_p", "top_k",
-    "min_p", "repetition_penalty", "generation_kwargs", "cast_lm_head_to_fp32", "include_num_input_tokens_seen",
+    "pad_to_multiple_of", "chat_template_kwargs", "num_generations_eval", "top_p", "top_k", "min_p",
+    "repetition_penalty", "generation_kwargs", "cast_lm_head_to_fp32",
 )  # fmt: skip
 """Options without which a setup runs where a release lacks them: what is expected is read from those that are left."""
 MEANS = ("dapo", "bnpo", "grpo")

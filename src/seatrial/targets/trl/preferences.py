@@ -40,7 +40,15 @@ def find_trainer(name: str) -> tuple[Any, Any]:
     config = find_name(
         "trl", [f"{place}:{name}Config" for place in (*places[:2], f"trl.trainer.{folder}_config")]
     )
+    _take_data_set(trainer)
     return trainer, config
+
+
+def _take_data_set(trainer: Any) -> None:
+    """Let a trainer's sampler be asked for with the data set, as Transformers does since 4.52."""
+    base = next((one for one in trainer.__mro__ if "_get_train_sampler" in vars(one)), None)
+    if base is not None and len(signature(own := base._get_train_sampler).parameters) == 1:
+        base._get_train_sampler = lambda self, *_: own(self)
 
 
 def given_tokenizer(trainer_class: Any, tokenizer: Any) -> dict[str, Any]:

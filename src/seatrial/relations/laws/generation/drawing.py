@@ -87,6 +87,9 @@ SUSPECTS = (
     "at the defaults, a model that cuts the tails of its distributions",
     "a setting that the trainer has no option of, and does not reset",
     cases=_case(_none, TAILS, frozenset(TAILS)),
+    excluded=lambda stack: (
+        "the options top_k and top_p" if TAILS.keys() <= stack.drawing_defaults.keys() else None
+    ),
 )
 @DRAWN.law(
     "at the defaults, a model with a min_p of its own",
