@@ -129,6 +129,8 @@ ROLLOUTS: Mapping[str, Callable[..., Any]] = {
         {"weights": torch.ones(2), "tensors": ["head"]},
     ),
     "trainer loop": trainer_loop,
+    "trainer loop with a critic": trainer_loop,
+    "trainer loop that writes rows": trainer_loop,
 }
 
 
@@ -141,14 +143,14 @@ def _turned(plan: FlowPlan) -> FlowRecord:
     return record
 
 
-def _changed(**change: Any) -> tuple[str, Callable[[FlowPlan], FlowRecord]]:
+def _changed(name: str = "trainer loop", **change: Any) -> tuple[str, Callable[[FlowPlan], FlowRecord]]:
     def loop(plan: FlowPlan) -> FlowRecord:
         record = trainer_loop(plan)
-        for name, value in change.items():
-            setattr(record, name, value)
+        for field, value in change.items():
+            setattr(record, field, value)
         return record
 
-    return "trainer loop", loop
+    return name, loop
 
 
 def _from_the_beginning(plan: FlowPlan) -> FlowRecord:
@@ -199,11 +201,12 @@ ROLLOUT_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "weights and adapter": OTHER_WEIGHTS,
     "weights, two copies of the shards": OTHER_WEIGHTS,
     "rows of a step": ("trainer loop", _turned),
-    "rows of a step with a critic": _changed(events=[]),
+    "rows of a step with a critic": _changed("trainer loop with a critic", events=[]),
     "order of a step": _changed(events=[]),
-    "rows that are written": _changed(dumped={}),
+    "rows that are written": _changed("trainer loop that writes rows", dumped={}),
     "metrics of the loop": _changed(logged={}),
     "validations of several answers": _changed(logged={}),
+    "validations of prompts of one text": _changed(logged={}),
     "prompts after a resume": ("trainer loop", _from_the_beginning),
     "prompts after a resume at the end of an epoch": ("trainer loop", _from_the_beginning),
 }

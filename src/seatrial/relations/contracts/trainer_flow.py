@@ -31,6 +31,8 @@ class FlowPlan:
     validate_every: int = 0
     validation_copies: int = 1
     """Answers of a prompt of a validation."""
+    one_text: bool = False
+    """Whether two prompts of a validation have one text."""
     warmup: int = 0
     """The policy is trained from this step on."""
     resumed: bool = False

@@ -179,6 +179,8 @@ UTILITIES: Mapping[str, str] = {
     "call formats": "() -> names of the formats of tool calls that the release reads",
     "tool calls": "(format, text, types of arguments by tool) -> text around the calls; names and arguments as JSON",
     "trainer loop": "(`trainer_flow.FlowPlan`) -> `trainer_flow.FlowRecord`",
+    "trainer loop with a critic": "the same, of plans with a critic",
+    "trainer loop that writes rows": "the same, with rows that are written to files",
     "columns of an episode": "(row) -> columns by verl's names, experts of the whole row, the reward at its last token",
     "batch of episodes": "(rows, pad id) -> columns by verl's names, positions of shown tokens, turns, extras",
     "own policy loss": "(columns [B, T], rows of a micro-batch) -> columns that a registered loss is given, by call",

@@ -33,9 +33,10 @@ INVERSE = KnownFailure(
     finding="verl: bounds of rejection by the ratio",
     releases=since("verl", "0.7.1"),
 )
+LEVELS: Mapping[str, Any] = {"token": "token", "sequence": "sum", "geometric": "mean"}
 OLDER = {
     name: RejectionRule(over=over, statistic="ratio", lower=RATIOS[0], upper=RATIOS[1])
-    for name, over in {"token": "token", "sequence": "sum", "geometric": "mean"}.items()
+    for name, over in LEVELS.items()
 }
 """Criteria before 0.7.1."""
 

@@ -32,7 +32,7 @@ FIELDS = {
     "reward": "reward_score",
     "extras": "extra_fields",
 }
-"""What a row may have beside its ids: names of the contract and of the output of a loop."""
+"""What a row may have in addition to its ids: names of the contract and of the output of a loop."""
 MADE = "made"
 
 

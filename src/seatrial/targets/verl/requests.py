@@ -21,7 +21,7 @@ LONG = 4000
 
 
 class VerlRequests(KnowsFailures):
-    """`AsyncRolloutRequest`: what is asked of the model before each answer, and what is trained in the end."""
+    """`AsyncRolloutRequest`: the tokens before each answer of the model, and those that train in the end."""
 
     thorough: ClassVar[bool] = True
     known_failures: ClassVar[Sequence[KnownFailure]] = (

@@ -28,7 +28,6 @@ from seatrial.relations.contracts.trainer_flow import (
     source_of,
     value_of,
 )
-from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
@@ -37,7 +36,6 @@ from seatrial.targets.verl.places import rows_without_flash_attn
 from seatrial.targets.verl.rewards import objects
 from seatrial.targets.verl.trainer_parts import (
     TRAINER,
-    VALIDATED,
     Loader,
     P,
     Tokenizer,
@@ -45,6 +43,7 @@ from seatrial.targets.verl.trainer_parts import (
     logger_of,
     read_dumped,
     rows_of,
+    validated,
 )
 
 OLD = "val/test_score/"
@@ -67,7 +66,7 @@ class VerlTrainerLoop(KnowsFailures):
             "a validation takes prompts of one text for one prompt (verl#3280)",
             finding="verl: small functions of older releases",
             releases=before("verl", "0.5.1"),
-        ).of("R31.flow/metrics of the loop", "R31.flow/validations of several answers"),
+        ).of("R31.flow/validations of prompts of one text"),
     )
 
     def __init__(self) -> None:
@@ -82,19 +81,20 @@ class VerlTrainerLoop(KnowsFailures):
         parts = (".generate_sequences(", "is_last_step")
         if not all(part in source for part in parts):
             raise Gone(f"the loop of verl {release('verl')} has not all of {', '.join(parts)}")
-        self._asks_once = (
-            "gen_batch.repeat" not in source
-        )  # before 0.5 the engine draws all answers of a prompt
+        self._once = "gen_batch.repeat" not in source  # before 0.5 the engine draws all answers of a prompt
         self._numbers_steps = "training/global_step" in source
-        self._writes = "rollout_data_dir" in source
         self._rewards_itself = "val_reward_fn" in source
         os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
         self._proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self.utilities: Mapping[str, Callable[..., Any]] = {"trainer loop": self._run}
+        if self._rewards_itself:  # from 0.8 on a critic has rows without padding
+            self.utilities = {**self.utilities, "trainer loop with a critic": self._run}
+        if "rollout_data_dir" in source:
+            self.utilities = {**self.utilities, "trainer loop that writes rows": self._run}
 
     def _run(self, plan: FlowPlan) -> FlowRecord:
         """Return what a run does."""
-        record = FlowRecord(writes=self._writes)
+        record = FlowRecord()
         trainer = self._made(plan, record)
         with (
             rows_without_flash_attn(),
@@ -119,12 +119,10 @@ class VerlTrainerLoop(KnowsFailures):
         return own if self._numbers_steps else {"training/global_step": float(step), **own}
 
     def _made(self, plan: FlowPlan, record: FlowRecord) -> Any:
-        if plan.critic and not self._rewards_itself:
-            raise NotServed("the loop gives a critic rows without padding")
         trainer = object.__new__(self.trainer)
         config = configuration(plan)
         workers = _Workers(plan, record)
-        generator = _Generator(self._proto, trainer, record, plan.copies if self._asks_once else 1)
+        generator = _Generator(self._proto, trainer, record, plan, plan.copies if self._once else 1)
         workers.generate_sequences = generator
         workers.step = lambda: int(trainer.global_steps)
         controller = find_name("verl", ["verl.trainer.ppo.core_algos:FixedKLController"])(plan.kl_in_reward)
@@ -132,7 +130,7 @@ class VerlTrainerLoop(KnowsFailures):
             "config": config,
             "tokenizer": Tokenizer(),
             "train_dataloader": Loader(plan),
-            "val_dataloader": [rows_of(VALIDATED)],
+            "val_dataloader": [rows_of(validated(plan))],
             "train_dataset": None,
             "actor_rollout_wg": workers,
             "ref_policy_wg": workers,
@@ -191,8 +189,9 @@ def _given_rewards(batch: Any, return_dict: bool = False) -> Any:
 class _Generator:
     """Answers each prompt as often as it is there; a row's first id says which prompt, copy and step it is of."""
 
-    def __init__(self, proto: Any, trainer: Any, record: FlowRecord, answers: int) -> None:
-        self.proto, self.trainer, self.record, self.answers = proto, trainer, record, answers
+    def __init__(self, proto: Any, trainer: Any, record: FlowRecord, plan: FlowPlan, answers: int) -> None:
+        self.proto, self.trainer, self.record = proto, trainer, record
+        self.plan, self.answers = plan, answers
 
     def __call__(self, prompts: Any) -> Any:
         facts = prompts.meta_info
@@ -207,7 +206,7 @@ class _Generator:
         )
         self.record.events.append(("validate" if validates else "generate", step))
         if validates:
-            self.record.validated = [(number, source_of(number)) for number in VALIDATED]
+            self.record.validated = [(number, source_of(number)) for number in validated(self.plan)]
         seen: Counter[int] = Counter()
         columns: dict[str, list[Any]] = {"prompts": [], "responses": [], "shown": [], "rm_scores": []}
         for number in numbers:

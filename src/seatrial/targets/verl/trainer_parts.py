@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from inspect import getsource
@@ -19,8 +19,11 @@ from seatrial.targets.verl.rewards import objects
 TRAINER = "verl.trainer.ppo.ray_trainer"
 P = 4
 """Width of prompts."""
-VALIDATED = (5, 8, 11, 14, 14)
-"""Prompts of a validation, two of one text: no number of workers divides theirs."""
+
+
+def validated(plan: FlowPlan) -> Sequence[int]:
+    """Return the prompts of a validation, whose number no number of workers divides."""
+    return (5, 8, 11, 14, 14 if plan.one_text else 17)
 
 
 def read_dumped(plan: FlowPlan, record: FlowRecord) -> None:
