@@ -15,7 +15,6 @@ NOT_COVERED: Mapping[str, str] = {
     "MULTITASK_PROMPT_TUNING": "it needs a task for each row",
     "POLY": "it needs a task for each row",
     "SHADOW": "it adds a second model, and its outputs are not those of one base",
-    "XLORA": "it mixes adapters that are trained before",
 }
 """Types of PEFT's registry without an adapter, by PEFT's name, with the reason."""
 
@@ -52,10 +51,10 @@ class PeftTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.peft import configurations
+        from seatrial.targets.peft import configurations, mixtures
         from seatrial.targets.peft.table import ADAPTERS
 
-        return {**ADAPTERS, **configurations.ADAPTERS}
+        return {**ADAPTERS, **configurations.ADAPTERS, **mixtures.ADAPTERS}
 
     def components(self) -> dict[str, Any]:
         """Return an adapter of each kind, and why there is none for each other type of the installed release."""
@@ -73,7 +72,9 @@ def uncovered() -> dict[str, str]:
 
     from seatrial.targets.peft.table import ADAPTERS
 
-    covered = {adapter.kind.config for adapter in ADAPTERS.values() if hasattr(adapter, "kind")}
+    covered = {"XLoraConfig"} | {
+        adapter.kind.config for adapter in ADAPTERS.values() if hasattr(adapter, "kind")
+    }
     found = {}
     for kind, config in peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING.items():
         name = str(getattr(kind, "value", kind))
