@@ -111,6 +111,8 @@ def main(order: dict[str, Any], report_fd: int) -> None:
 
 def _private_root(root: str, program: str, readable: list[str], scratch_bytes: int) -> None:
     """Make `root`, an empty folder, the root of this process: what is readable, and a scratch folder in memory."""
+    if platform.machine() not in PIVOT_ROOT:
+        raise OSError(ENOSYS, f"the number of pivot_root on {platform.machine()} is not known")
     text = Path(program).read_bytes()
     user, group = os.getuid(), os.getgid()
     _must("unshare", _libc.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC))

@@ -48,6 +48,7 @@ def test_trials_by_level_and_by_name() -> None:
         (["grpo.max_num_steps=lots"], "grpo.max_num_steps"),
         (["--seed", "-1"], "--seed -1: give 0 to"),
         (["--timeout", "0"], "--timeout 0 is not positive"),
+        (["--output", ""], "argument --output: expected a folder (an unset shell variable is empty)"),
         (["--resume", "nowhere"], "nowhere is no run directory"),
         (["--resume", ".", "--level", "0"], "--level goes with a new run"),
         (["--resume", ".", "grpo.max_num_steps=1"], "key=value go with a new run"),

@@ -164,6 +164,23 @@ def test_the_strongest_kind_that_runs_is_chosen_and_told(monkeypatch: pytest.Mon
         isolation.cache_clear()
 
 
+def test_an_unknown_processor_has_no_filter_of_system_calls_and_the_run_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the numbers of its system calls there is no filter, and no root of the program's own."""
+    kept = [kind for kind in ("landlock", "audit hook") if refusal(kind) is None]
+    child = tmp_path / "child.py"
+    child.write_text(sandbox_kinds.CHILD.read_text().replace("platform.machine()", "'riscv64'"))
+    monkeypatch.setattr(sandbox_kinds, "CHILD", child)
+    with pytest.raises(VerifierError, match=r"the number of pivot_root on riscv64 is not known") as refused:
+        run_python("print(1)", limits=ROOMY, kind="namespaces")
+    assert "Traceback" not in str(refused.value)
+    for kind in kept:
+        found = run_python("print(1)", limits=ROOMY, kind=kind)
+        assert (found.stdout, found.isolation.processes) == ("1\n", False), kind
+        assert "processes" in found.isolation.missing()
+
+
 def test_a_machine_without_any_sandbox_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kind and why it does not serve."""
     monkeypatch.setattr(sandbox_kinds, "CHILD", Path("/nonexistent/child.py"))
