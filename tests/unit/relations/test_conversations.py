@@ -71,7 +71,7 @@ class PlainTemplate:
         for place, turn in enumerate(turns):
             hides = self.thinking_kept == "last" or self.fault == "earlier thinking dropped"
             thinking = f"<{turn.thinking}>" if turn.thinking and not (hides and place < last_user) else ""
-            said = turn.content + "".join(f"{call.name}({call.argument})" for call in turn.calls)
+            said = turn.content + "".join(f"{call.name}({', '.join(call.words)})" for call in turn.calls)
             trains = turn.role == "assistant" or (self.fault == "results train" and turn.role == "tool")
             before = [int(trains and self.fault == "header trains")] * (len(turn.role) + 1)
             inner = [int(trains and self.fault != "thinking does not train")] * len(thinking)

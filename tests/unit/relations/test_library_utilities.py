@@ -63,6 +63,10 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "decoded",
         lambda rows, own, options: DEFINED["decoded"](rows, own and len(rows) == 1, options),
     ),
+    "texts of a batch of ids": (
+        "decoded together",
+        lambda rows, own, options: DEFINED["decoded"](rows, own and len(rows) == 1, options),
+    ),
     "tokenizers that were saved": (
         "saved tokenizer",
         lambda options: {**DEFINED["saved tokenizer"](options), "special": []},
@@ -131,6 +135,13 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "rates that follow a metric": with_options("greedy rates", 0, threshold_mode="abs"),
     "optimizers by name": with_options("named optimizer", adam_beta2=0.999),
     "early stops and the best checkpoint": with_options("early stop", threshold=0.0),
+    "the best checkpoint in every way of saving": (
+        "early stop",
+        lambda metrics, options: {
+            **DEFINED["early stop"](metrics, options),
+            **({"best step": 0} if options.get("saves") == "best" else {}),
+        },
+    ),
     "texts that are streamed": (
         "streamed text",
         lambda text, prompt, skip: (prompt + text)[: -1 if text else None],

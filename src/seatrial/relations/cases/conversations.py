@@ -18,7 +18,14 @@ class ToolCall:
     """One call of a tool with one argument."""
 
     name: str
-    argument: str
+    words: tuple[str, ...]
+    listed: bool = False
+    """Whether the argument is a list of words."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The argument by its name."""
+        return {"city": list(self.words) if self.listed else self.words[0]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +41,13 @@ class Turn:
     @property
     def pieces(self) -> tuple[str, ...]:
         """The words that the served turn must have, in order."""
-        calls = [piece for call in self.calls for piece in (call.name, call.argument)]
+        calls = [piece for call in self.calls for piece in (call.name, *call.words)]
         return tuple(piece for piece in (self.thinking, self.content, *calls) if piece)
 
     def message(self) -> dict[str, Any]:
         """Return the form that chat templates take; thinking is in `reasoning_content`."""
         calls = [
-            {"type": "function", "function": {"name": call.name, "arguments": {"city": call.argument}}}
+            {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in self.calls
         ]
         return {
@@ -110,7 +117,8 @@ def make_conversation(seed: int, kind: Kind) -> Conversation:
     Args:
         seed: of the words.
         kind: `thinking` has thinking in its one answer, `thinking before` in two; `tool` has a call, its result
-            and an answer; `two tools` has two calls in one turn, and two results in a row.
+            and an answer; `two tools` has two calls with lists in one turn, and two
+            results in a row.
     """
     words = _words(seed)
 
@@ -118,7 +126,14 @@ def make_conversation(seed: int, kind: Kind) -> Conversation:
         return Turn(role=role, content=next(words), **more)
 
     def called(count: int) -> Turn:
-        calls = tuple(ToolCall(name=f"find_{next(words)}", argument=next(words)) for _ in range(count))
+        calls = tuple(
+            ToolCall(
+                name=f"find_{next(words)}",
+                words=tuple(next(words) for _ in range(number + 1)),
+                listed=count > 1,
+            )
+            for number in range(count)
+        )
         return Turn(role="assistant", calls=calls)
 
     turns: Sequence[Turn]

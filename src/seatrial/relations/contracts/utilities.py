@@ -238,6 +238,7 @@ UTILITIES: Mapping[str, str] = {
     "padded encodings": "(rows of tokens and more, options) -> columns padded on a side, with a mask",
     "chat": "(conversations, options) -> tokens in ChatML, what the assistant says, mask",
     "decoded": "(rows of tokens, whether the tokenizer cleans up, options) -> texts",
+    "decoded together": "the same, by the call that also takes one row",
     "rendered chat": "(template, messages, options and variables) -> text",
     "saved tokenizer": "(what a tokenizer is made with) -> what it is and gives after it was saved and loaded",
     "byte pairs": "(merges in order, word) -> its parts",

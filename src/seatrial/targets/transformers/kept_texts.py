@@ -10,8 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from seatrial.relations.laws.utilities.texts import MARK, READ
-from seatrial.targets.common.target import find_name
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import find_name, release
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.trainers import temporary_folder
 
@@ -39,6 +42,14 @@ def decoded(rows: Sequence[Sequence[str]], own: bool, options: Mapping[str, Any]
     if len(ids) == 1:
         return [tokenizer.decode(ids[0], **options)]
     return list(tokenizer.batch_decode(ids, **options))
+
+
+def decoded_together(rows: Sequence[Sequence[str]], own: bool, options: Mapping[str, Any]) -> list[str]:
+    """Return texts of rows that `decode` gets together, which it takes since 5.0."""
+    if Version(release("transformers")) < Version("5"):
+        raise NotServed("decode of this release takes one row")
+    tokenizer = _words(cleans=own)
+    return list(tokenizer.decode([tokenizer.convert_tokens_to_ids(list(row)) for row in rows], **options))
 
 
 def kept(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,6 +109,7 @@ def streamed(text: str, prompt: str, skip: bool) -> str:
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "decoded": decoded,
+    "decoded together": decoded_together,
     "saved tokenizer": kept,
     "rendered chat": rendered,
     "streamed text": streamed,

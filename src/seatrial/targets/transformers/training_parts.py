@@ -131,14 +131,18 @@ def early_stop(metrics: Sequence[float], options: Mapping[str, Any]) -> dict[str
         raise NotServed("resumes of this release do not load random states with torch 2.6 and later")
     steps: list[int] = []
     weights: dict[int, Tensor] = {}
+    saves = options.get("saves", "steps")
+    if saves == "best" and Version(release("transformers")) < Version("4.47"):
+        raise NotServed("this release does not save by a metric")
+    rows = [{"number": number, "labels": float(number % 3)} for number in range(2 if saves == "epoch" else 8)]
     args = {
-        "max_steps": len(metrics), "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1,
+        "max_steps": len(metrics), "eval_strategy": "epoch" if saves == "epoch" else "steps", "eval_steps": 1,
+        "save_strategy": saves, "save_steps": 1, "save_total_limit": options.get("kept"),
         "load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": options["greater"],
         "learning_rate": 0.05, "per_device_train_batch_size": 2,
         "restore_callback_states_from_checkpoint": True,
     }  # fmt: skip
     given = _arguments(**args)
-    rows = [{"number": number, "labels": float(number % 3)} for number in range(8)]
 
     class Watching(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -174,7 +178,7 @@ def early_stop(metrics: Sequence[float], options: Mapping[str, Any]) -> dict[str
     return {
         "stopped after": steps[-1],
         "best": float(trainer.state.best_metric),
-        "best step": int(Path(trainer.state.best_model_checkpoint).name.partition("-")[2]),
+        "best step": int(Path(trainer.state.best_model_checkpoint or "none-0").name.partition("-")[2]),
         "weights of step": next((step for step, value in weights.items() if torch.equal(own, value)), 0),
     }
 

@@ -24,11 +24,15 @@ LONG = 4096
 """Beyond every conversation."""
 TEMPLATE = (
     "{%- if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nBe brief.<|im_end|>' }}{%- endif %}"
+    "{%- if tools %}{{- tools | tojson }}{%- endif %}"
     "{%- for message in messages %}"
-    "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' }}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') }}"
+    "{%- for call in message['tool_calls'] or [] %}{{- call['function'] | tojson }}{%- endfor %}"
+    "{{- '<|im_end|>' }}"
     "{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-"""A template that begins with a system turn of its own where a conversation has none, as Qwen2.5's does."""
+"""A template that begins with a system turn of its own where a conversation has none, as Qwen2.5's does; with tools
+and their calls as JSON."""
 OTHER_SIDE = KnownFailure(
     "rows without padding are cut at their end, also where `truncation` is left",
     finding="verl: truncation of rows without padding",
@@ -41,7 +45,7 @@ class VerlConversations(KnowsFailures, TinyCausalModel):
 
     padding_side = "right"
     pad_is_end = True
-    conversation_parts: frozenset[Part] = frozenset(("system",))
+    conversation_parts: frozenset[Part] = frozenset(("system", "tools"))
     thinking_kept: Literal["all", "last"] = "all"
     conversation_keeps: Literal["start", "end"] | None = "start"
     options: ClassVar[Mapping[str, Any]] = {"pad_mode": "right", "truncation": "right"}
@@ -61,7 +65,10 @@ class VerlConversations(KnowsFailures, TinyCausalModel):
 
     def serve_conversation(self, conversation: Conversation, *, add_generation_prompt: bool) -> list[int]:
         text = self.tokenizer.apply_chat_template(
-            conversation.messages(), tokenize=False, add_generation_prompt=add_generation_prompt
+            conversation.messages(),
+            tools=conversation.schemas() or None,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
         )
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -70,9 +77,11 @@ class VerlConversations(KnowsFailures, TinyCausalModel):
         import pyarrow.parquet
         from omegaconf import OmegaConf
 
-        messages = conversation.messages()
+        record: dict[str, Any] = {"messages": conversation.messages()}
+        if conversation.tools:
+            record["tools"] = conversation.schemas()
         path = Path(tempfile.mkdtemp(dir=temporary_folder())) / "rows.parquet"
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": messages}]), path)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), path)
         # Releases before 0.7 have these options one level deeper.
         given = {"max_length": max_length or LONG, **self.options}
         config = OmegaConf.create({**given, "multiturn": {"messages_key": "messages"}})

@@ -152,6 +152,13 @@ TEXT_FUNCTIONS: Sequence[Plain] = (
         right=decoded,
     ),
     Plain(
+        name="decoded together",
+        law="texts of a batch of ids",
+        suspects="an option of the tokenizer, or of the call, that only rows by themselves have",
+        cases=_decoded_cases,
+        right=decoded,
+    ),
+    Plain(
         name="saved tokenizer",
         law="tokenizers that were saved",
         suspects="an added token that is lost or no longer special, an option that is not written",

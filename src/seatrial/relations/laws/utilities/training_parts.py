@@ -263,6 +263,14 @@ def _stop_cases(case: Numbers) -> Iterator[Arguments]:
     yield STOPS[0][0], {**STOPS[0][1], "resumed_after": 3}
 
 
+def _saved_cases(case: Numbers) -> Iterator[Arguments]:
+    """Yield runs that save otherwise than after every step."""
+    for metrics, options in STOPS[1:3]:
+        yield from ((metrics, {**options, "saves": saves}) for saves in ("best", "epoch"))
+    yield STOPS[0][0], {**STOPS[0][1], "saves": "best", "kept": 1}
+    yield STOPS[5][0], {**STOPS[5][1], "saves": "steps", "kept": 1}
+
+
 def early_stop(metrics: Sequence[float], options: Options) -> dict[str, Any]:
     """Return after how many evaluations a run stops, and which was the best."""
     sign = -1.0 if options["greater"] else 1.0
@@ -351,6 +359,14 @@ TRAINING_PART_FUNCTIONS: Sequence[Plain] = (
         law="early stops and the best checkpoint",
         suspects="a comparison the wrong way, patience that is not restored, the last weights in place of the best",
         cases=_stop_cases,
+        right=early_stop,
+        bound=FLOAT32,
+    ),
+    Plain(
+        name="early stop",
+        law="the best checkpoint in every way of saving",
+        suspects="a step of the best that one way of saving does not keep, the best among those that are deleted",
+        cases=_saved_cases,
         right=early_stop,
         bound=FLOAT32,
     ),
