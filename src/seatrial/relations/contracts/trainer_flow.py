@@ -74,8 +74,6 @@ class FlowRecord:
     """Rows of a mini-batch that the policy was asked for; 0 where its workers know that themselves."""
     dumped: dict[int, list[tuple[str, str, float]]] = field(default_factory=dict)
     """By step: prompt, answer and score of each row that the loop writes to a file; texts are ids with blanks."""
-    writes: bool = True
-    """Whether the loop can write rows to files."""
     validated: Sequence[tuple[int, str]] = ()
     """Prompt and source of each row of the last validation."""
 

@@ -26,7 +26,6 @@ from seatrial.relations.contracts.trainer_flow import (
     score_of,
     source_of,
 )
-from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import find_name
 from seatrial.targets.verl.asynchronous import stack_module
@@ -84,8 +83,6 @@ class VerlTrainerV1(KnowsFailures):
         return record
 
     def _made(self, plan: FlowPlan, record: FlowRecord, store: _Store) -> Any:
-        if plan.critic:
-            raise NotServed("critics have workers of their own")
         trainer = object.__new__(self.trainer)
         config = configuration(plan, **{"data.train_batch_size": plan.prompts})
         workers = _Workers(plan, record, store)
