@@ -202,10 +202,10 @@ class ReferenceTarget:
         )
 
     def components(self) -> object:
-        """Return refrl's components under the configuration of the relations."""
-        from seatrial.targets.reference.components import ReferenceComponents
+        """Return refrl's components under the configuration of the relations; their ranks are forked from here."""
+        from seatrial.targets.reference.components import serving_components
 
-        return ReferenceComponents()
+        return serving_components()
 
     def _sft(self, request: JobRequest) -> TrainingJob:
         from refrl.config import SFTRunConfig, load_config
