@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output",
-        type=Path,
+        type=_folder,
         default=None,
         metavar="DIR",
         help="folder for run directories (default: runs)",
@@ -121,6 +121,13 @@ def run(arguments: argparse.Namespace) -> int:
                     judged = [verdict for trial in results.requested_trials() for verdict in trial.verdicts]
                     write_to_github("seatrial run", report_markdown(results), judged, os.environ)
     return exit_code(results.outcome)
+
+
+def _folder(text: str) -> Path:
+    """Return a folder; an empty name, as of an unset shell variable, would be the current one."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected a folder (an unset shell variable is empty)")
+    return Path(text)
 
 
 def print_trial(trial: TrialResult) -> None:
