@@ -68,6 +68,7 @@ def test_an_option_of_refrl_that_does_not_exist_is_one_line(
         ("seatrial relations os:path --seed 99999999999999999999", ["--seed: 99999999999999999999 is too large"]),
         ("seatrial new reader os", ["'os' is a module of Python", "take another name"]),
         ("seatrial run --seed 99999999999999999999", ["--seed: 99999999999999999999 is too large"]),
+        ("seatrial run --output=", ["--output: expected a folder (an unset shell variable is empty)"]),
         ("seatrial run --seed 4294967296", ["--seed 4294967296: give 0 to"]),
         ("refrl grp", ["'grp' is unknown", "did you mean 'grpo'?"]),
         ("refrl grpo --confg x", ["no option --confg", "did you mean '--config'?"]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -155,7 +154,7 @@ def _of_ends() -> Iterator[WorkedExample]:
         ),
     ):
         yield example(f"a store whose block {what}", right, _opened, what)
-    yield example("a folder that is filled", (["f"], True, 0o755), in_folder(_filled))
+    yield example("a folder that is filled", (["f"], True, True), in_folder(_filled))
     yield example("a folder that fails", ("ValueError", []), in_folder(_broken_folder))
     yield example("an error without a name", ("No space", "there"), _named, OSError(28, "No space"))
     yield example("an error without a number", (None, None), _named, OSError("full"))
@@ -243,7 +242,11 @@ def _filled(folder: Path) -> Any:
     with new_directory(output) as inside:
         hidden = not output.exists()
         (inside / "f").touch()
-    return [one.name for one in output.iterdir()], hidden, stat.S_IMODE(output.stat().st_mode)
+    return (
+        [one.name for one in output.iterdir()],
+        hidden,
+        output.stat().st_mode == output.parent.stat().st_mode,
+    )
 
 
 def _broken_folder(folder: Path) -> Any:
