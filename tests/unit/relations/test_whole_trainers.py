@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.relations.plain_trainers import PlainTrainer
 
+from seatrial.relations.contracts.trainers import Scalar
 from seatrial.relations.engine import run_relation
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
@@ -62,3 +63,14 @@ def test_a_scalar_that_the_release_does_not_have_is_named_and_not_judged() -> No
     wrong = PlainTrainer("scalar of a part")
     wrong.trainer_spec = stack.trainer_spec
     assert run_relation(logs, wrong, seeds=[0], shrink_seconds=0).outcome is Outcome.FAIL
+
+
+def test_an_entropy_after_each_token_is_not_that_of_the_tokens_that_train() -> None:
+    """Where a release averages over prompts too, a mean over completions alone breaks the law of policies' scalars."""
+    (logs,) = select(["R22.whole"])
+    stack = PlainTrainer()
+    stack.trainer_spec = replace(
+        stack.trainer_spec, scalars={"entropy": Scalar(quantity="entropy after each token")}
+    )
+    broken = run_relation(logs, stack, seeds=[0], shrink_seconds=0).details["laws_broken"]
+    assert "entropy, divergence and clipping, two micro-batches a step" in broken

@@ -113,7 +113,7 @@ def test_a_release_without_loss_types_has_a_mean_of_its_own() -> None:
 
 @dataclass
 class SFTConfig:
-    """Stands for that of a release before 0.16."""
+    """That of a release before 0.16."""
 
     max_seq_length: int | None = None
 
