@@ -28,8 +28,8 @@ def in_float32() -> Iterator[None]:
 
     make = torch.tensor
 
-    def on_cpu(*values: Any, device: Any = None, **more: Any) -> Tensor:
-        return make(*values, device=None if str(device).startswith("cuda") else device, **more)
+    def on_cpu(data: Any, *, device: Any = None, **more: Any) -> Tensor:
+        return make(data, device=None if str(device).startswith("cuda") else device, **more)
 
     with (
         mock.patch.object(torch, "tensor", on_cpu),

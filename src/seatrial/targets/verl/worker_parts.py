@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
@@ -304,12 +305,12 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
     "size of a model": (["verl.utils.model:get_model_size"], _size),
     "values of rows": (
         [f"{CRITIC}:DataParallelPPOCritic", "verl.protocol:DataProto"],
-        lambda *found: _rows_of_workers(*found, "compute_values", 0),
+        partial(_rows_of_workers, compute="compute_values", which=0),
     ),
     **{
         f"{what} of rows": (
             [f"{ACTOR}:DataParallelPPOActor", "verl.protocol:DataProto"],
-            lambda *found, which=which: _rows_of_workers(*found, "compute_log_prob", which),
+            partial(_rows_of_workers, compute="compute_log_prob", which=which),
         )
         for which, what in enumerate(("log-probabilities", "entropies"))
     },

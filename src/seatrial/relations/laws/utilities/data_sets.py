@@ -113,6 +113,15 @@ MEDIA = "messages with media"
 PLACEHOLDERS = re.compile("(<image>|<video>)")
 
 
+def _only(kinds: Sequence[str], text: str) -> str:
+    """Return a text without placeholders of other kinds."""
+    return "".join(
+        piece
+        for piece in PLACEHOLDERS.split(text)
+        if piece[1:-1] in kinds or not PLACEHOLDERS.fullmatch(piece)
+    )
+
+
 @DATA_SETS.law(
     "messages with images and videos",
     "a medium of another place, text that is lost, a medium within another value",
@@ -128,10 +137,7 @@ def media_are_at_their_places(stack: Any, case: Numbers) -> Measure:
     )
     wrong = []
     for kinds in (("image", "video"), ("image",), ("video",), ()):
-        texts = [
-            PLACEHOLDERS.sub(lambda one, kinds=kinds: one[0] if one[0][1:-1] in kinds else "", text)
-            for text in turns
-        ]
+        texts = [_only(kinds, text) for text in turns]
         media = {
             kind: [f"{kind} {number}" for number in range(sum(text.count(f"<{kind}>") for text in texts))]
             for kind in ("image", "video")
