@@ -14,8 +14,8 @@ from seatrial.relations.contracts.adapter_histories import HistoryModel, Options
 from seatrial.relations.contracts.adapters import Combination, WeightUpdate
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.peft.adapted import PeftAdapted, refusing, saved_in
-from seatrial.targets.peft.elsewhere import LEFT_OUT, ONE_NAME, SHARED, elsewhere
 from seatrial.targets.peft.bases import TASKS
+from seatrial.targets.peft.elsewhere import LEFT_OUT, ONE_NAME, SHARED, elsewhere
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.updates import has_updates, updates_of
 from seatrial.targets.peft.variants import OF_LORA, OWN
