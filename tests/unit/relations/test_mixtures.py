@@ -1,6 +1,7 @@
 """R31.mixtures: a plain mixture of adapters holds, and each fault breaks its law."""
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -32,8 +33,7 @@ def mixed(options: Mixing, *, fault: str = "") -> Mixed:
     """Return a mixture, loop by loop, with a fault in what a law is about."""
     sizes = [WIDTH] * options.depth + [3 * (len(NAMES) if options.by_layer else 1)]
     classifier = [
-        (drawn(out, size, seed=20 + size + out), drawn(out, seed=30 + out))
-        for size, out in zip(sizes, sizes[1:], strict=False)
+        (drawn(out, size, seed=20 + size + out), drawn(out, seed=30 + out)) for size, out in pairwise(sizes)
     ]
     factors = {
         name: [(drawn(2, WIDTH, seed=40 + n), drawn(WIDTH, 2, seed=50 + n), 1.0 + n) for n in range(3)]

@@ -163,7 +163,7 @@ class Mixtures(KnowsFailures):
         KnownFailure(
             "a file has not those layers of the classifier whose number is the name of an adapter",
             finding="PEFT: the classifier of X-LoRA that is saved",
-            releases=since("peft", "0.19"),
+            releases=since("peft", "0.21"),
         ).of("R31.mixtures/saved and loaded"),
     )
 
