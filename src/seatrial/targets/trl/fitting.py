@@ -23,6 +23,7 @@ from seatrial.targets.trl.named import (
     with_former_names,
 )
 from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.shedding import shed
 
 BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
 """Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
@@ -47,6 +48,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     setup = replace(setup, options=kept)
     if setup.trainer == "SFT" and "max_length" not in defaults and "max_seq_length" in defaults:
         setup = _on_whole_texts(setup)
+    setup = shed(setup, (trainer_class, config_class), defaults)
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     if missing := sorted(set(setup.options) - set(defaults)):
         raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")

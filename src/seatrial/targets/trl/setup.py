@@ -33,6 +33,8 @@ class Setup:
     """Of the configuration; a release without one of them does not have the setup."""
     optional: Mapping[str, Any] = field(default_factory=dict)
     """Those that a release may lack."""
+    sheds: Sequence[str] = ()
+    """Options without which it is still worth a run, where a release lacks them; see `shedding`."""
     enumerated: Sequence[str] = ()
     """Options that are given as members of the enumeration that their default is one of."""
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
@@ -133,6 +135,7 @@ SLICES = KnownFailure(
     "R2.whole/gradient, two processes",
     "R12.whole/gradient, two micro-batches a step",
     "R12.whole/gradient, one micro-batch a step",
+    "R12.whole/gradient, generations that begin within a step",
     "R22.whole/loss, two processes",
     "R13.whole/gradient, after a resume",
     "R22.whole/loss, two micro-batches a step",

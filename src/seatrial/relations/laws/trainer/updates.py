@@ -51,6 +51,19 @@ def stays_in_one_process(stack: Any) -> str | None:
     return None if stack.trainer_spec.spreads else "trainer_spec.spreads=False"
 
 
+def _across_steps(stack: Any, seed: int, tidy: bool) -> TrainerPlan:
+    """Return a plan of six micro-batches a step, of which a generation of four serves the end of one and the next."""
+    return TrainerPlan(num_rows=12, num_micro_batches=6, seed=seed)
+
+
+def _generates_for_whole_steps(stack: Any) -> str | None:
+    """Return the declaration by which a generation begins with a step, whatever the number of its micro-batches."""
+    spec = stack.trainer_spec
+    if not isinstance(spec.objective, RolloutSpec):
+        return "it samples nothing"
+    return None if spec.window > spec.objective.num_uses else "generations of one step each"
+
+
 MICRO_BATCHED = plan()
 WHOLE = plan(num_micro_batches=1, logging_steps=2)
 TWO_RANKS = plan(num_micro_batches=1, num_ranks=2)
@@ -98,6 +111,12 @@ SUSPECTS = (
     "a step of fewer micro-batches divided by the configured number",
     cases=plan(num_steps=2, num_examples=6),
     excluded=samples,
+)
+@UPDATES.law(
+    "gradient, generations that begin within a step",
+    "log-probabilities of the current policy in place of those of the policy that sampled",
+    cases=_across_steps,
+    excluded=_generates_for_whole_steps,
 )
 @RANKS.law("gradient, two processes", "each process divides by its own count, a sum where a mean is due")
 def gradient_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:

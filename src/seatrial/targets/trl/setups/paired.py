@@ -10,6 +10,7 @@ from seatrial.targets.trl.setup import MASKED_ROWS, MAX_COMPLETION_LENGTH, Setup
 from seatrial.targets.trl.setups.preferences import dpo
 from seatrial.targets.trl.setups.rollouts import grpo, rloo
 from seatrial.targets.trl.setups.supervised import ALL, sft
+from seatrial.targets.trl.shedding import MEANINGS
 
 Value = tuple[Mapping[str, Any], Mapping[str, Any]]
 """Options of the configuration, and what they mean: fields of the setup or of its objective."""
@@ -184,6 +185,7 @@ def _rows(
             options |= own
             fields |= meaning
         given = {"scalars": {}, "known_failures": (), "thorough": True, "updates_only": True, **fields}
+        given["sheds"] = (*(one for one in MEANINGS if one != "loss_type" or name == "grpo"), "unscored")
         made[f"paired-{name}-{number:02}"] = make(options, **given)
     return made
 

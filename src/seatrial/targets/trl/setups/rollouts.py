@@ -143,6 +143,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         reward_weights=(0.5, 2.0),
         num_rewards=2,
         unscored=True,
+        sheds=("unscored",),
     ),
     "whole-grpo-bnpo": grpo({"loss_type": "bnpo"}, reduction="micro_batch"),
     "whole-grpo-two-sided": grpo(
@@ -221,6 +222,7 @@ ROLLOUTS: Mapping[str, Setup] = {
             "multi_objective_aggregation": "normalize_then_sum",
             "reward_weights": [0.5, 2.0],
         },
+        sheds=("multi_objective_aggregation", "num_generations_eval"),
         aggregation="normalized",
         reward_weights=(0.5, 2.0),
         num_rewards=2,
@@ -238,6 +240,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         beta=0.2,
         reduction="rows",
         reference_sync=ReferenceSync(alpha=0.7, every=1),
+        sheds=("use_bias_correction_kl",),
         known_failures=(MEANS, REFERENCE),
     ),
     "whole-grpo-entropy-tokens": grpo(
