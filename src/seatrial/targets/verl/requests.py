@@ -18,6 +18,8 @@ from seatrial.targets.verl.estimators import UNUSED
 
 SCHEMAS = "verl.workers.rollout.schemas"
 LONG = 4000
+CONTENT = "(message.content if message.content is string else message.content | map(attribute='text') | join)"
+"""Of a message in the template: from 0.5 on a tool's answer is a list of pieces."""
 
 
 class VerlRequests(KnowsFailures):
@@ -51,7 +53,7 @@ class VerlRequests(KnowsFailures):
     ) -> dict[str, Any]:
         """Return texts of the prompt, of each question to the model, of all tokens and of those that train."""
         module, tokenizer = self._module, tiny_tokenizer(padding_side="left")
-        tokenizer.chat_template = TEMPLATE
+        tokenizer.chat_template = TEMPLATE.replace("message['content']", CONTENT)
         with contextlib.redirect_stdout(io.StringIO()):
             request = module.AsyncRolloutRequest(
                 batch_data_id=0,

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import release
 from seatrial.targets.verl.places import in_float32
 from seatrial.targets.verl.workers import source_of
 
@@ -81,6 +83,7 @@ def _made(worker_class: Any, model: Any) -> Any:
         **dict.fromkeys(("actor", "ref_policy", "critic"), model),
         "ulysses_sharding_manager": _Sharding(),
         "flops_counter": SimpleNamespace(estimate_flops=lambda *_, **__: (1.0, 1.0)),
+        "tokenizer": SimpleNamespace(pad_token_id=0),
         "_world_size": 1,
         "_rank": 0,
     }
@@ -127,7 +130,12 @@ def _called(worker: Any, method: str, batch: Any) -> Any:
     )
     sys.modules[type(worker).__module__].__dict__["get_torch_device"] = lambda: device
     with in_float32():
-        return inspect.unwrap(getattr(type(worker), method))(worker, batch)
+        try:
+            return inspect.unwrap(getattr(type(worker), method))(worker, batch)
+        except AttributeError as error:
+            if f"'{type(worker).__name__}' object" not in str(error) and "Missing key" not in str(error):
+                raise
+            raise NotServed(f"the worker of verl {release('verl')} reads more: {error}") from error
 
 
 class _Sharding:
