@@ -38,8 +38,6 @@ OF_CONFIG: Mapping[str, Mapping[str, Any]] = {
     "TrainableTokensConfig": {"target_modules": ["embed_tokens"], "token_indices": [5, 11]},
     "IA3Config": {"target_modules": ["q_proj", "k_proj", "gate_proj"], "feedforward_modules": ["gate_proj"]},
     "BeftConfig": {"target_modules": ["q_proj", "k_proj"]},
-    # A part of the first adapter's layers, whose tensors layers share, in groups of another number.
-    "TinyLoraConfig": {"target_modules": ["up_proj", "down_proj"]},
     "C3AConfig": {"block_size": 8},
     "FourierFTConfig": {"n_frequency": 23},
     "WaveFTConfig": {"n_frequency": 33},
