@@ -52,10 +52,10 @@ class PeftTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.peft import configurations
+        from seatrial.targets.peft import configurations, refusals
         from seatrial.targets.peft.table import ADAPTERS
 
-        return {**ADAPTERS, **configurations.ADAPTERS}
+        return {**ADAPTERS, **configurations.ADAPTERS, **refusals.ADAPTERS}
 
     def components(self) -> dict[str, Any]:
         """Return an adapter of each kind, and why there is none for each other type of the installed release."""
