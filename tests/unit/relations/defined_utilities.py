@@ -200,6 +200,9 @@ def episode(
             str(side), tool_text[: size // 2] + "..." + tool_text[-size // 2 :]
         )
         shown = list(map(ord, (cut if len(tool_text) > size else tool_text) * len(called)))
+        if options.get("format") == "gpt-oss":
+            head = "<|start|>functions.weather to=assistant<|channel|>commentary<|message|>"
+            shown = list(map(ord, f"{head}{tool_text}<|end|><|start|>assistant"))
         response, mask = response + shown, mask + [0] * len(shown)
         written += f"\n<|im_start|>tool\n{tool_text}<|im_end|>\n<|im_start|>assistant\n"
         logprobs, user = logprobs + [0.0] * len(shown), user + 1

@@ -42,6 +42,10 @@ class PlainLoops(PlainTracker, PlainProcesses):
         ranks = self.loaded_rows(replace(given, even=True) if self.fault == "says the fullest" else given)
         return [[len(batches) for batches in epochs] for epochs in ranks]
 
+    def validated_rows(self, plan: LoaderPlan) -> Sequence[int]:
+        steps = self._steps(replace(plan, shuffle=self.fault == "validations are shuffled"), 0)
+        return [row for step in steps for batch in step for row in batch][: plan.num_rows]
+
     def _steps(self, plan: LoaderPlan, epoch: int) -> list[list[list[int]]]:
         """Return the rows of each step by process."""
         rows = list(range(plan.num_drawn))

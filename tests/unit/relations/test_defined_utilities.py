@@ -339,6 +339,10 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "messages of an interaction, several calls in a turn": wrapped(
         "messages of an interaction", lambda found: [one[:-1] for one in found]
     ),
+    "answers of tools in the form of gpt-oss": (
+        "agent episode",
+        lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {}),
+    ),
     "limits of turns": ("agent episode", lambda a, t, s, options: DEFINED["agent episode"](a, t, s, {})),
     "texts of tools that are cut": (
         "agent episode",

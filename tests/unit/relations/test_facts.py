@@ -130,6 +130,12 @@ def test_declarations_are_held() -> None:
     assert judged("R18.facts", Steps(), micro_batch_sizes="equal").outcome is Outcome.FAIL
     assert judged("R18.facts", Losses(), masked_rows=False).outcome is Outcome.FAIL
 
+    number = "masked rows leave the loss a number"
+    assert number in judged("R18.facts", Losses(), masked_rows=False).details["laws_broken"]
+    stack = Losses()
+    stack.epsilon = 1e-8
+    assert number not in judged("R18.facts", stack, masked_rows=False).details["laws_broken"]
+
     class Refuses(Losses):
         def policy_loss(self, inputs: LossInputs) -> torch.Tensor:
             if not bool((inputs.mask_BT.sum(1) > 0).all()):

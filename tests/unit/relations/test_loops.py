@@ -56,6 +56,7 @@ def test_pairs_of_options_are_judged(fault: str) -> None:
             {"R30.rows/another order in each epoch, a sampler of the caller"},
         ),
         ("a seed of its own", {"R30.rows/another order for another seed of the process"}),
+        ("validations are shuffled", {"R30.rows/rows of a validation"}),
         ("says what it skips", {"R30.rows/batches that are said, in a resumed epoch"}),
         ("says the fullest", {"R30.rows/batches that are said, uneven ends"}),
         ("skips twice", {"R30.rows/resumed epoch", "R30.rows/resumed second epoch, shuffled"}),

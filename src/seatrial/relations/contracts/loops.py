@@ -87,6 +87,15 @@ class SizedLoader(RowLoader, Protocol):
         ...
 
 
+@runtime_checkable
+class ValidatingLoader(RowLoader, Protocol):
+    """One that also reads rows of a validation, by another loader."""
+
+    def validated_rows(self, plan: LoaderPlan) -> Sequence[int]:
+        """Return the rows of a validation, in the order in which they are read; nothing asks to shuffle them."""
+        ...
+
+
 GatheredAs = Literal["tensor", "tensors of a dictionary", "objects", "tensors of unequal widths"]
 """The last one: a row is a vector of as many numbers as `width_of_row` says, padded to the widest of its batch."""
 

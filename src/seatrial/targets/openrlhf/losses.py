@@ -130,7 +130,7 @@ class OpenRLHFGSPO(OpenRLHFLoss):
     facts = StackFacts(masked_rows=False)
     known_failures = (
         MULTIPLIED.of("R3.loss/content of masked positions"),
-        EMPTY_ROW.of("R18.facts/masked rows are refused"),
+        EMPTY_ROW.of("R18.facts/masked rows are refused", "R18.facts/masked rows leave the loss a number"),
     )
     loss_spec = LossSpec(kind="gspo", reduction="sequence")
     options = {"policy_loss_type": "gspo"}  # noqa: RUF012  read only
@@ -142,7 +142,7 @@ class OpenRLHFSequenceLoss(OpenRLHFLoss):
     facts = StackFacts(masked_rows=False)
     known_failures = (
         MULTIPLIED.of("R3.loss/content of masked positions"),
-        EMPTY_ROW.of("R18.facts/masked rows are refused"),
+        EMPTY_ROW.of("R18.facts/masked rows are refused", "R18.facts/masked rows leave the loss a number"),
     )
     loss_spec = LossSpec(reduction="sequence")
     options = {"policy_loss_type": "ppo", "token_level_loss": False}  # noqa: RUF012  read only

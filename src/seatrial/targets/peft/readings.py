@@ -99,7 +99,7 @@ def with_its_base(adapters: Any, model: PeftAdapted, ids_BS: Tensor, *, num_toke
     kind = adapters.kind
     if kind.trait in NETS or kind.trait in TASKS or "replicated" in kind.trait:
         raise NotServed("the base is no language model of a file")
-    if num_tokens > VOCAB and _has_rows_of_tokens(kind.options):
+    if num_tokens > VOCAB and has_rows_of_tokens(kind.options):
         raise NotServed("the adapter has a row for each token")
     words = Tokenizer(WordLevel({f"w{number}": number for number in range(num_tokens)}, unk_token="w0"))
     with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +122,8 @@ def _saved_with_its_base(adapters: Any, model: PeftAdapted, folder: str) -> Path
     return inner
 
 
-def _has_rows_of_tokens(options: Mapping[str, Any]) -> bool:
+def has_rows_of_tokens(options: Mapping[str, Any]) -> bool:
+    """Return whether options put an adapter on embeddings or the head, or train them."""
     named = [*(options.get("modules_to_save") or ()), *(options.get("trainable_token_indices") or ())]
     targets = options.get("target_modules") or ()
     named += [targets] if isinstance(targets, str) else list(targets)

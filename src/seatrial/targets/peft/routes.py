@@ -16,8 +16,10 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.peft.adapted import PeftAdapted, refusing
 from seatrial.targets.peft.bases import VOCAB
+from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.readings import (
     added_by_the_library,
+    has_rows_of_tokens,
     loaded_by_the_library,
     read_by_names,
     with_its_base,
@@ -231,6 +233,34 @@ def _written_while_merged(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> 
     return _logits(adapters, loaded, ids_BS)
 
 
+def _merged_in_one_file(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    """Return the logits of the base after a merge, a save and a load; the head may no longer be the embedding.
+
+    Raises:
+        NotServed: nothing of LoRA is on embeddings or the head, which files may hold once; or the merge itself differs,
+            which is for the laws of merging.
+    """
+    kind = adapters.kind
+    if kind.config != "LoraConfig" or kind.trait in NETS or not has_rows_of_tokens(kind.options):
+        raise NotServed("embeddings and the head are as they were")
+    before = model.outputs(ids_BS)
+    with refusing():
+        merged = copy.deepcopy(model.model).merge_and_unload()
+    found = _logits_of_base(merged, ids_BS)
+    if not torch.allclose(found, before, atol=1e-4):
+        raise NotServed("the merged model has other outputs")
+    with tempfile.TemporaryDirectory() as folder:
+        merged.save_pretrained(folder)
+        loaded = type(merged).from_pretrained(folder)
+    return _logits_of_base(loaded, ids_BS)
+
+
+def _logits_of_base(base: Any, ids_BS: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits_BSV: Tensor = base.eval()(input_ids=ids_BS, **_plain(ids_BS)).logits
+    return logits_BSV
+
+
 def _over_the_one_that_is_there(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
     _refuse_encoders(model)
     other = _new(adapters, model)
@@ -315,6 +345,7 @@ TRANSFERS: Mapping[Transfer, Callable[[Any, PeftAdapted, Tensor], Tensor]] = {
     "file with its base, loaded as one model": with_its_base_by_the_library,
     "file written while disabled": _written_while_disabled,
     "file written while merged": _written_while_merged,
+    "merged into its base, in one file": _merged_in_one_file,
     "over the one that is there": _over_the_one_that_is_there,
     "copied": _copied,
     "converted to low rank": lambda *given: _converted(*given, rank=MOST_RANK),

@@ -92,6 +92,11 @@ LORA: dict[str, type[Any]] = {
         ensure_weight_tying=True,
         spec={"refuses": ("two at once",), "also_trains": ("embed_tokens.modules_to_save",)},
     ),
+    "lora-tied-head": lora(
+        trait="tied",
+        modules_to_save=["lm_head"],
+        spec={"refuses": ("two at once",), "also_trains": ("lm_head.modules_to_save",)},
+    ),
     "lora-tied-both": lora(
         known=[*known_failures.TIED],
         trait="tied",

@@ -51,10 +51,10 @@ class PeftTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.peft import configurations, mixtures
+        from seatrial.targets.peft import configurations, mixtures, refusals
         from seatrial.targets.peft.table import ADAPTERS
 
-        return {**ADAPTERS, **configurations.ADAPTERS, **mixtures.ADAPTERS}
+        return {**ADAPTERS, **configurations.ADAPTERS, **mixtures.ADAPTERS, **refusals.ADAPTERS}
 
     def components(self) -> dict[str, Any]:
         """Return an adapter of each kind, and why there is none for each other type of the installed release."""

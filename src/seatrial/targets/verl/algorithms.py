@@ -11,7 +11,7 @@ from torch import Tensor
 from seatrial.relations.contracts.values import ValueInputs, ValueSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import AdvantageSpec, LossInputs, LossSpec
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, between, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.target import find_name
 from seatrial.targets.verl.registries import CORE, penalties
 
@@ -31,6 +31,11 @@ MULTIPLIED = KnownFailure(
 LEFT_OUT = KnownFailure(
     "not refused: left out of the mean over rows", finding="verl: rows without a training token left out"
 )
+DIVIDED = KnownFailure(
+    "a row without a training token is divided by 0 and makes the loss NaN",
+    finding="verl: rows without a training token left out",
+    releases=before("verl", "0.6.1"),
+).of("R18.facts/masked rows leave the loss a number")
 SLOPE = KnownFailure(
     "padding is taken out of the loss after its square: NaN there gives a finite loss and a gradient of NaN",
     finding="verl: NaN in padding and the gradient of the value loss",
@@ -87,6 +92,7 @@ class VerlSequenceLoss(VerlLoss):
     known_failures = (
         MULTIPLIED.of("R3.loss/content of masked positions"),
         LEFT_OUT.of("R18.facts/masked rows are refused"),
+        DIVIDED,
     )
 
     def _share(self, inputs: LossInputs) -> float:

@@ -19,7 +19,7 @@ from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.prompts import DATA_SET
-from seatrial.targets.verl.supervised import written
+from seatrial.targets.verl.supervised import made_data_set, written
 
 PAIRS = "verl.utils.dataset.rm_dataset"
 COLUMNS = (
@@ -61,8 +61,6 @@ class VerlDataSets(KnowsFailures):
 
     def prompts(self, files: Sequence[Sequence[Mapping[str, Any]]], options: Mapping[str, Any]) -> list[Any]:
         """Return all rows, without what verl adds for its own sake."""
-        from omegaconf import OmegaConf
-
         takes = inspect.signature(self.prompts_class.__init__).parameters
         if options.get("max_samples", -1) != -1 and "max_samples" not in takes:
             raise NotServed(f"RLHFDataset of verl {release('verl')} takes all rows")
@@ -71,23 +69,17 @@ class VerlDataSets(KnowsFailures):
             not options.get("extras", True) and '"extra_info" not in row_dict' not in source
         ):
             raise NotServed(f"RLHFDataset of verl {release('verl')} has not all of {sorted(options)}")
-        config = OmegaConf.create(
-            {
-                "cache_dir": temporary_folder(),
-                "max_prompt_length": 4096,
-                "filter_overlong_prompts": False,
-                "return_raw_chat": True,
-                **{name: options[name] for name in ("shuffle", "seed", "prompt_key") if name in options},
-            }
-        )
+        config = {
+            "cache_dir": temporary_folder(),
+            "max_prompt_length": 4096,
+            "filter_overlong_prompts": False,
+            "return_raw_chat": True,
+            **{name: options[name] for name in ("shuffle", "seed", "prompt_key") if name in options},
+        }
         more = {"max_samples": options["max_samples"]} if "max_samples" in options else {}
         with contextlib.redirect_stdout(io.StringIO()):
-            data = self.prompts_class(
-                data_files=[_file(own, options) for own in files],
-                tokenizer=self.tokenizer,
-                config=config,
-                **more,
-            )
+            paths = [_file(own, options) for own in files]
+            data = made_data_set(self.prompts_class, paths, self.tokenizer, config, **more)
             if options.get("reloaded"):
                 data = copy.deepcopy(data)  # which takes and sets its state, as pickling does
                 data.resume_dataset_state()

@@ -15,7 +15,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import LossInputs, LossSpec
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.verl.algorithms import LEFT_OUT
+from seatrial.targets.verl.algorithms import DIVIDED, LEFT_OUT
 from seatrial.targets.verl.ranks import EMPTY_ROWS
 from seatrial.targets.verl.registries import CORE, given_texts, modes
 
@@ -284,7 +284,10 @@ def _known(name: str, mode: str) -> tuple[KnownFailure, ...]:
     if mode == "seq-mean-token-sum-norm":
         own.append(SUMMED.of("R12.loss", *(() if name == "clip_cov" else (R2, "R9.loss", "R11.bandit"))))
     if mode == "seq-mean-token-mean":
-        own.append(replace(LEFT_OUT, releases=before("verl", "0.7")).of("R18.facts/masked rows are refused"))
+        own += [
+            replace(LEFT_OUT, releases=before("verl", "0.7")).of("R18.facts/masked rows are refused"),
+            DIVIDED,
+        ]
     return tuple(own)
 
 

@@ -16,7 +16,7 @@ from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.verl.conversations import TEMPLATE
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.places import in_float32
-from seatrial.targets.verl.supervised import written
+from seatrial.targets.verl.supervised import made_data_set, written
 
 DATA_SET = "verl.utils.dataset.rl_dataset"
 
@@ -47,8 +47,6 @@ class VerlPrompts(TinyCausalModel):
     def prompt_rows(
         self, conversations: Sequence[Messages], *, max_length: int, filtered: bool, truncation: Truncation
     ) -> Sequence[PromptRow]:
-        from omegaconf import OmegaConf
-
         path = written(
             [
                 {
@@ -59,20 +57,18 @@ class VerlPrompts(TinyCausalModel):
                 for number, one in enumerate(conversations)
             ]
         )
-        config = OmegaConf.create(
-            {
-                "cache_dir": temporary_folder(),
-                "max_prompt_length": max_length,
-                "truncation": truncation,
-                "filter_overlong_prompts": filtered,
-                # Before 0.6 a number is needed, with which the filter runs in a process of its own.
-                "filter_overlong_prompts_workers": None if self.in_process else 1,
-                "return_raw_chat": True,
-            }
-        )
+        options = {
+            "cache_dir": temporary_folder(),
+            "max_prompt_length": max_length,
+            "truncation": truncation,
+            "filter_overlong_prompts": filtered,
+            # Before 0.6 a number is needed, with which the filter runs in a process of its own.
+            "filter_overlong_prompts_workers": None if self.in_process else 1,
+            "return_raw_chat": True,
+        }
         whole = filtered or max(len(self.prompt_ids(one)) for one in conversations) <= max_length
         with in_float32():
-            data = self.data_class(data_files=path, tokenizer=self.tokenizer, config=config)
+            data = made_data_set(self.data_class, path, self.tokenizer, options)
             try:
                 return [self._row(data[place], whole) for place in range(len(data))]
             except (RuntimeError, NotImplementedError) as error:
@@ -89,7 +85,7 @@ class VerlPrompts(TinyCausalModel):
         return PromptRow(
             number=int(row["index"]),
             ids=row["input_ids"][shown].tolist(),
-            sampled=list(row["raw_prompt_ids"]),
+            sampled=list(row["raw_prompt_ids"]) if "raw_prompt_ids" in row else None,
             padded=row["input_ids"].tolist(),
             mask=row["attention_mask"].tolist(),
             positions=row["position_ids"].tolist(),

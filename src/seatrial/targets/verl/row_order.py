@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
+import sys
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 import torch
 
@@ -57,8 +62,10 @@ class VerlRowOrder(KnowsFailures):
         unused = [name for name in UNUSED if name != "torchdata"]
         self.trainer_class = import_without("verl.trainer.ppo.ray_trainer", unused).RayPPOTrainer
         # Before 0.9 it is in the main module, which the command starts.
-        import_without("verl.trainer.main_ppo", unused)
-        self.make_sampler = find_name("verl", SAMPLERS)
+        self.make_sampler = None
+        if "train_sampler" in inspect.signature(self.trainer_class._create_dataloader).parameters:
+            import_without("verl.trainer.main_ppo", unused)
+            self.make_sampler = find_name("verl", SAMPLERS)
 
     def loaded_rows(self, plan: LoaderPlan) -> Sequence[Epochs]:
         if plan.split or plan.dispatch or plan.iterable or plan.drawn is not None:
@@ -84,7 +91,12 @@ class VerlRowOrder(KnowsFailures):
             for rank in range(plan.num_ranks)
         ]
 
-    def _trainer(self, plan: LoaderPlan) -> Any:
+    def validated_rows(self, plan: LoaderPlan) -> Sequence[int]:
+        with in_float32():
+            loader = self._trainer(plan, num_validated=plan.num_rows).val_dataloader
+            return [row for batch in loader for row in batch["row"].tolist()]
+
+    def _trainer(self, plan: LoaderPlan, num_validated: int = 1) -> Any:
         """Return a trainer with its loaders."""
         from omegaconf import OmegaConf
 
@@ -97,6 +109,7 @@ class VerlRowOrder(KnowsFailures):
                     "val_batch_size": None,
                     "dataloader_num_workers": 0,
                     "shuffle": plan.shuffle,
+                    "validation_shuffle": False,
                     "seed": plan.seed,
                     "sampler": None,
                 },
@@ -111,9 +124,30 @@ class VerlRowOrder(KnowsFailures):
                 },
             }
         )
+        if self.make_sampler is None:
+            self._create_of_files(trainer, [rows, rows[:num_validated]])
+            return trainer
         sampler = self.make_sampler(trainer.config.data, rows)
-        trainer._create_dataloader(rows, rows[:1], _collate, sampler)
+        trainer._create_dataloader(rows, rows[:num_validated], _collate, sampler)
         return trainer
+
+    def _create_of_files(self, trainer: Any, data: Sequence[Any]) -> None:
+        """Make the loaders of a trainer that reads files itself, those of training first, as before 0.3."""
+        from omegaconf import OmegaConf, open_dict
+
+        module, given = sys.modules[self.trainer_class.__module__], iter(data)
+        with open_dict(trainer.config):
+            own = {"train_files": [], "val_files": [], "prompt_key": "prompt", "max_prompt_length": 8}
+            trainer.config.data = OmegaConf.merge(trainer.config.data, own)
+            trainer.config.actor_rollout_ref = {"actor": {"optim": {}}}
+            trainer.config.critic = {"optim": {}}
+        trainer.tokenizer = trainer.processor = None
+        with (
+            mock.patch.object(module, "RLHFDataset", lambda *_, **__: next(given)),
+            mock.patch.object(module, "collate_fn", _collate),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            trainer._create_dataloader()
 
     def _state_after(self, trainer: Any, steps: int) -> Any:
         """Return the loader's state after so many steps, as a checkpoint of the last of them has it."""

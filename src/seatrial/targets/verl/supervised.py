@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +48,29 @@ def written(rows: Sequence[dict[str, Any]]) -> str:
     return str(path)
 
 
+def made_data_set(
+    data_class: Any, files: Sequence[str] | str, tokenizer: Any, options: dict[str, Any], **more: Any
+) -> Any:
+    """Return a data set of files; before 0.3 its options are arguments, and no configuration.
+
+    Args:
+        data_class: of verl.
+        files: paths, or one.
+        tokenizer: of its rows.
+        options: of its configuration.
+        more: further arguments.
+    """
+    from omegaconf import OmegaConf
+
+    takes = inspect.signature(data_class.__init__).parameters
+    given: dict[str, Any] = {"config": OmegaConf.create(options)}
+    if "config" not in takes:
+        older = {"filter_prompts": options.get("filter_overlong_prompts"), **options}
+        given = {name: value for name, value in older.items() if name in takes and value is not None}
+    name = "data_files" if "data_files" in takes else "parquet_files"
+    return data_class(**{name: files}, tokenizer=tokenizer, **given, **more)
+
+
 class VerlSupervisedTrainer(KnowsFailures, TinyCausalModel):
     """`FSDPSFTTrainer.training_step` on rows of `SFTDataset`; see `contracts.Objective`."""
 
@@ -88,16 +112,17 @@ class VerlSupervisedTrainer(KnowsFailures, TinyCausalModel):
         return StepResult(loss=float(found["train/loss"]), gradients=gradients)
 
     def _rows(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        from omegaconf import OmegaConf
-
         # The data set ends each response with the end token.
         texts = [
             {"prompt": self.decode(one.prompt_ids), "response": self.decode(one.completion_ids[:-1])}
             for one in examples
         ]
-        config = OmegaConf.create({"max_length": LONG, "truncation": "error"})
+        # Named as they are by default since 0.3, which before it have no default.
+        options = {
+            "prompt_key": "prompt", "response_key": "response", "max_length": LONG, "truncation": "error",
+        }  # fmt: skip
         with in_float32():
-            data = self.data_class(parquet_files=written(texts), tokenizer=self.tokenizer, config=config)
+            data = made_data_set(self.data_class, written(texts), self.tokenizer, options)
             return [data[place] for place in range(len(texts))]
 
     def _trainer(self, model: Any, optimizer: Any, size: int) -> Any:

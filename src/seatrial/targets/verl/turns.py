@@ -16,6 +16,7 @@ import torch
 
 from seatrial.relations.contracts.utilities import Episode
 from seatrial.relations.laws.utilities.turns import MADE_WITH, TEMPLATE, TEMPLATE_OPTIONS
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
@@ -39,7 +40,7 @@ PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "descr
 
 
 class VerlTurns(KnowsFailures):
-    """`ToolAgentLoop.run`: one tool, the format of Hermes, no images."""
+    """`ToolAgentLoop.run`: one tool, the formats of Hermes and of gpt-oss, no images."""
 
     known_failures: ClassVar[Sequence[KnownFailure]] = (
         KnownFailure(
@@ -93,6 +94,8 @@ class VerlTurns(KnowsFailures):
         if ".token_ids" not in getsource(sys.modules[LOOP]):
             raise Gone(f"loops of verl {release('verl')} take ids alone from a server")
         self.loop = find_name("verl", [f"{LOOP}:ToolAgentLoop"])
+        parsers = find_name("verl", ["verl.experimental.agent_loop.tool_parser:ToolParser"])
+        self.formats = frozenset(parsers._registry)
         self._rewards = "tool_rewards" in getsource(sys.modules[LOOP])
         self.schemas = import_without("verl.tools.schemas", (*UNUSED, "openai"))
         self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self._episode}
@@ -126,6 +129,8 @@ class VerlTurns(KnowsFailures):
     async def _run(
         self, answers: Sequence[str], tool_text: str, sampling: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Episode:
+        if options.get("format", "hermes") not in self.formats:
+            raise NotServed(f"verl {release('verl')} reads no calls of {options['format']}")
         tokenizer = tiny_tokenizer(padding_side="left")
         if options.get("templated"):
             tokenizer.chat_template = TEMPLATE

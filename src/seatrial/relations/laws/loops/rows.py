@@ -57,6 +57,20 @@ def in_order(ranks: Sequence[Epochs]) -> list[list[int]]:
 LOST = "rows at the end that are dropped, a padding row for a real one, a batch that two processes read"
 
 
+@ROWS.law(
+    "rows of a validation",
+    "rows in another order each time, or that are left out",
+    cases=plan(shuffle=True, num_epochs=1),
+    excluded=lambda stack: None if hasattr(stack, "validated_rows") else "it offers no validated_rows",
+)
+def validated_rows_are_in_order(stack: Any, case: LoaderPlan) -> Measure:
+    """Check that a validation reads each row once, in their order, also where those of training are shuffled."""
+    found, due = list(stack.validated_rows(case)), list(range(case.num_rows))
+    return Measure.count(
+        [] if found == due else [f"{found}, {due} are right"], "validations in another order"
+    )
+
+
 @ROWS.law("every row once", LOST)
 @ROWS.law("every row once, uneven ends", LOST, cases=plan(even=False))
 @ROWS.law("every row once, split batches", LOST, cases=plan(split=True, batch_size=4))

@@ -64,6 +64,23 @@ def masked_rows_are_refused(stack: Any, case: Rollout) -> Measure:
     return Measure.count(taken, "methods that accept a fully masked row")
 
 
+@FACTS.law(
+    "masked rows leave the loss a number",
+    "a mean over the tokens of a row that has none",
+    cases=_make,
+    excluded=_unless("masked_rows", True, "policy_loss"),
+)
+def masked_rows_leave_a_number(stack: Any, case: Rollout) -> Measure:
+    """Check that a loss of rows of which one has no training token is refused, or finite."""
+    given: list[Any] = []
+    if _refuses(lambda: given.append(stack.policy_loss(inputs_of(case)))):
+        return Measure(error=0.0, bound=0.0, what="a fully masked row, refused")
+    finite = bool(torch.isfinite(given[0]).all())
+    return Measure(
+        error=not finite, bound=0, what=f"whether a fully masked row gives a loss of {given[0]} (1: it does)"
+    )
+
+
 def _refuses(call: Callable[[], Any]) -> bool:
     """Return whether a stack refuses an input, with any exception."""
     try:

@@ -17,6 +17,10 @@ TURNS = relation_of(
     "Tokens that the model sampled are trained as they are, what tools answer is not, and limits of turns hold.",
 )
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "%s"}}\n</tool_call>'
+GPT_OSS_CALL = (
+    "<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+    '{"city": "%s"}<|call|>'
+)
 TWO_TURNS = (f"I look. {CALL % 'Bern'}", f"Again. {CALL % 'Chur'}", "Sunny.")
 TOOL_TEXT = "abcdefghijklmnopqrstuvwxyz"
 MADE_WITH = {"place": "north"}
@@ -110,6 +114,23 @@ def cut_episodes_keep_their_begin(stack: Any, case: Numbers) -> Measure:
         if list(episode.prompt_ids) != list(whole.prompt_ids):
             wrong.append(f"longest {longest}: another prompt")
     return Measure.count(wrong, "episodes that are cut otherwise")
+
+
+@TURNS.law(
+    "answers of tools in the form of gpt-oss",
+    "another form that the template of the tokenizer writes, no prompt for the next turn",
+    excluded=without("agent episode"),
+)
+def answers_of_tools_have_their_form(stack: Any, case: Numbers) -> Measure:
+    """Compare the text between two turns with OpenAI's description of its form."""
+    called = GPT_OSS_CALL % "Bern"
+    episode = _episode(stack, (called, "Sunny."), format="gpt-oss")
+    found = episode.text.partition(called)[2].partition("Sunny.")[0]
+    due = f"<|start|>functions.weather to=assistant<|channel|>commentary<|message|>{TOOL_TEXT}<|end|><|start|>assistant"
+    # What is before it is the end of the turn.
+    right = found.endswith(due) and found.count("<|start|>") == due.count("<|start|>")
+    wrong = [] if right else [f"{found!r} between the turns, {due!r} is right"]
+    return Measure.count([*wrong, *_wrong_tokens(episode)], "turns that are written otherwise")
 
 
 @TURNS.law(
