@@ -1,4 +1,4 @@
-"""Setups of several options on a release that lacks one of them: the others are judged there without it."""
+"""Setups of several options on a release without one of them: the others are judged there without it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ A loss type of GRPO becomes `dapo`, or what the release has in its place.
 
 
 def shed(setup: Setup, classes: tuple[type, type], defaults: Mapping[str, Any]) -> Setup:
-    """Return the setup without those of the options in `sheds` that the release lacks, or whose value it lacks.
+    """Return the setup without those of the options in `sheds` that the release does not have, or not with that value.
 
     Args:
         setup: what is asked for.
@@ -44,11 +44,11 @@ def shed(setup: Setup, classes: tuple[type, type], defaults: Mapping[str, Any]) 
         defaults: of the configuration's options, by name.
     """
     setup = _with_switch(setup, defaults)
-    lacks = {name for name in setup.options if name not in defaults}
-    lacks |= {one.partition("=")[0] for one in unknown_choices(setup.options, *classes)}
+    missing = {name for name in setup.options if name not in defaults}
+    missing |= {one.partition("=")[0] for one in unknown_choices(setup.options, *classes)}
     if setup.unscored and "unscored" in setup.sheds and not takes_no_reward(classes[0]):
         setup = replace(setup, unscored=False)
-    for name in sorted(lacks & set(setup.sheds)):
+    for name in sorted(missing & set(setup.sheds)):
         options = {one: value for one, value in setup.options.items() if one != name}
         if name == "packing_strategy" and name not in defaults:
             del options["packing"]  # it cuts rows there
