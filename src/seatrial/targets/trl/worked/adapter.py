@@ -9,10 +9,11 @@ from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
 from seatrial.targets.trl.worked.models import MODEL_ROWS
+from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
 
-ROWS: Sequence[Row] = (*DATA_ROWS, *FUNCTION_ROWS, *MODEL_ROWS, *SCRIPT_ROWS, *DISTILLED_ROWS)
+ROWS: Sequence[Row] = (*DATA_ROWS, *FUNCTION_ROWS, *MODEL_ROWS, *SCRIPT_ROWS, *REFUSED_ROWS, *DISTILLED_ROWS)
 USED = (
     "make_parser", "ScriptArguments", "GRPOScriptArguments", "RLOOScriptArguments", "DatasetConfig", "ModelConfig",
     "shutdown_event_loop_in_daemon", "FusedCausalLMOutput",
