@@ -75,6 +75,13 @@ PART_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "masks that are drawn": made("random masks", lambda one: {**one, "longest": one["longest"] - 1}),
     "numbers of parameters": made("size of a model", lambda one: (one[0] / 1e3, one[1])),
     "values put back among padding": given("put back", lambda values, *one: (values.flip(0), *one)),
+    "values of a worker's rows": made("values of rows", lambda one: one[::-1]),
+    "log-probabilities of a worker's rows": made("log-probabilities of rows", lambda one: one[::-1]),
+    "entropies of a worker's rows": made("entropies of rows", lambda one: one[::-1]),
+    "settings of actor, reference and critic": given(
+        "settings of models", lambda role, options, *one: (role, {**options, role: options["actor"]}, *one)
+    ),
+    "rates that are logged": ("logged rate", lambda role, rates: rates[1]),
     "rows of supervised data": given("collated rows", lambda rows, nested: (rows[::-1], nested)),
     "what a run logs": given(
         "tracked", lambda project, run, steps: (project, run, [(step + 1, own) for step, own in steps])

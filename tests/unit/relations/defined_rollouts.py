@@ -17,6 +17,7 @@ from seatrial.relations.contracts.trainer_flow import (
     prompt_ids,
     score_of,
     source_of,
+    value_of,
 )
 from seatrial.relations.contracts.utilities import Continued
 from seatrial.relations.laws.utilities import expert_load, padded_episodes, row_metrics
@@ -52,6 +53,8 @@ def trainer_loop(plan: FlowPlan) -> FlowRecord:
         prompts = order[place * plan.prompts : (place + 1) * plan.prompts]
         rows = [row for prompt in prompts for row in _group(prompt, step, plan)]
         record.events.append(("generate", step))
+        if plan.critic:
+            record.events.append(("update critic", step))
         if step >= plan.warmup:
             record.trained[step] = rows
             record.events.append(("update", step))
@@ -102,7 +105,11 @@ def _group(prompt: int, step: int, plan: FlowPlan) -> list[FlowRow]:
     totals = torch.tensor([math.fsum(row.rewards) for row in rows], dtype=torch.float64)
     advantages = ((totals - totals.mean()) / (totals.std() + 1e-6)).tolist()
     return [
-        row._replace(advantages=[advantage] * len(row.answer_ids))
+        row._replace(
+            advantages=[advantage] * len(row.answer_ids),
+            values=[value_of(one) for one in row.answer_ids],
+            returns=[sum(row.rewards[place:]) for place in range(len(row.rewards))],
+        )
         for row, advantage in zip(rows, advantages, strict=True)
     ]
 
@@ -117,8 +124,13 @@ ROLLOUTS: Mapping[str, Callable[..., Any]] = {
     "batch of episodes": padded_episodes.batch_of,
     "continued forms": lambda: list(FORMS),
     "continued tokens": continued,
-    "merged model": lambda kind, shape: ({"weights": torch.ones(2)}, {"weights": torch.ones(2)}),
+    "merged model": lambda kind, shape: (
+        {"weights": torch.ones(2), "tensors": ["head"]},
+        {"weights": torch.ones(2), "tensors": ["head"]},
+    ),
     "trainer loop": trainer_loop,
+    "trainer loop with a critic": trainer_loop,
+    "trainer loop that writes rows": trainer_loop,
 }
 
 
@@ -131,14 +143,14 @@ def _turned(plan: FlowPlan) -> FlowRecord:
     return record
 
 
-def _changed(**change: Any) -> tuple[str, Callable[[FlowPlan], FlowRecord]]:
+def _changed(name: str = "trainer loop", **change: Any) -> tuple[str, Callable[[FlowPlan], FlowRecord]]:
     def loop(plan: FlowPlan) -> FlowRecord:
         record = trainer_loop(plan)
-        for name, value in change.items():
-            setattr(record, name, value)
+        for field, value in change.items():
+            setattr(record, field, value)
         return record
 
-    return "trainer loop", loop
+    return name, loop
 
 
 def _from_the_beginning(plan: FlowPlan) -> FlowRecord:
@@ -180,15 +192,21 @@ ROLLOUT_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "a batch of episodes": _more("batch of episodes"),
     **{f"turns one by one, {name}": ("continued tokens", _another_text) for name in FORMS},
     "weights": OTHER_WEIGHTS,
+    "tensors of the file, a head that is the embedding": (
+        "merged model",
+        lambda kind, shape: ({"tensors": ["head"]}, {"tensors": ["head", "copy"]}),
+    ),
     "weights, a head that is the embedding": OTHER_WEIGHTS,
     "weights, a head of values": OTHER_WEIGHTS,
     "weights and adapter": OTHER_WEIGHTS,
     "weights, two copies of the shards": OTHER_WEIGHTS,
     "rows of a step": ("trainer loop", _turned),
+    "rows of a step with a critic": _changed("trainer loop with a critic", events=[]),
     "order of a step": _changed(events=[]),
-    "rows that are written": _changed(dumped={}),
+    "rows that are written": _changed("trainer loop that writes rows", dumped={}),
     "metrics of the loop": _changed(logged={}),
     "validations of several answers": _changed(logged={}),
+    "validations of prompts of one text": _changed(logged={}),
     "prompts after a resume": ("trainer loop", _from_the_beginning),
     "prompts after a resume at the end of an epoch": ("trainer loop", _from_the_beginning),
 }

@@ -32,6 +32,7 @@ from seatrial.relations.laws.utilities.step_parts import STEP_PART_FUNCTIONS
 from seatrial.relations.laws.utilities.stops import STOP_FUNCTIONS
 from seatrial.relations.laws.utilities.texts import TEXT_FUNCTIONS
 from seatrial.relations.laws.utilities.training_parts import TRAINING_PART_FUNCTIONS
+from seatrial.relations.laws.utilities.turns import requests_of_turns
 from seatrial.relations.laws.utilities.visible import VISIBLE_FUNCTIONS
 from seatrial.relations.laws.utilities.work import operations_of_a_layer
 
@@ -292,6 +293,7 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "tool calls": read_calls,
     "agent episode": episode,
     "messages of an interaction": conversations,
+    "request of turns": requests_of_turns,
     "estimated work": lambda kind, sizes, lengths: (
         sizes["num_hidden_layers"] * operations_of_a_layer(kind, sizes, lengths)
     ),

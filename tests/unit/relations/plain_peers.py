@@ -1,6 +1,7 @@
 """Plain functions of workers, corrections, reward functions and data sets, as R31 defines them."""
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,8 +39,20 @@ def pairs(files: Sequence[Sequence[dict[str, str]]], options: Mapping[str, Any])
     ]
 
 
+def messages(turns: Sequence[Mapping[str, str]], media: Mapping[str, Sequence[str]]) -> list[Any]:
+    """Return the pieces of each message."""
+    left = {kind: iter(names) for kind, names in media.items()}
+
+    def piece(text: str) -> tuple[str, str]:
+        kind = text[1:-1]
+        return (kind, next(left[kind])) if text in ("<image>", "<video>") else ("text", text)
+
+    return [[piece(one) for one in re.split("(<image>|<video>)", turn["content"]) if one] for turn in turns]
+
+
 PEERS: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in (*WORKER_FUNCTIONS, *CORRECTION_FUNCTIONS, *REWARD_FUNCTIONS)},
     "prompts of files": prompts,
     "pairs of files": pairs,
+    "messages with media": messages,
 }

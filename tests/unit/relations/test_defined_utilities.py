@@ -329,6 +329,10 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "experts of an episode": wrapped("experts of episodes", lambda one: one._replace(experts=None)),
     "what tools are made with": wrapped("agent episode", lambda one: one._replace(created=[{}])),
     "operations of a layer": wrapped("estimated work", lambda work: 1.01 * work),
+    "messages of a request": wrapped("request of turns", lambda found: {**found, "trained": found["text"]}),
+    "messages of a request, a tool first": wrapped(
+        "request of turns", lambda found: {**found, "text": found["prompt"] + found["text"]}
+    ),
     "messages of an interaction": wrapped(
         "messages of an interaction", lambda found: [[*one[:3], *one[2:]] for one in found]
     ),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.unit.relations.plain_peers import END, PEERS, pairs, prompts
+from tests.unit.relations.plain_peers import END, PEERS, messages, pairs, prompts
 
 from seatrial.relations.engine import run_relation
 from seatrial.relations.registry import select
@@ -131,6 +131,10 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "rows that are drawn": (
         "prompts of files",
         lambda files, options: prompts(files, {**options, "seed": 1}),
+    ),
+    "messages with images and videos": (
+        "messages with media",
+        lambda turns, media: messages(turns, {kind: names[::-1] for kind, names in media.items()}),
     ),
     "pairs of files": ("pairs of files", lambda files, o: [row[::-1] for row in pairs(files, o)]),
     "pairs that are cut": (

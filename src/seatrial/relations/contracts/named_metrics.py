@@ -5,6 +5,7 @@ Part of `seatrial.relations.contracts`, which lists every component. Scalars und
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -22,6 +23,7 @@ Quantity = Literal[
     "clipped_low",
     "clipped_high",
     "clipped",
+    "capped",
     "surrogate",
     "old_minus_current",
     "current_k3",
@@ -45,7 +47,8 @@ Quantity = Literal[
 
 Of a token: `logprob` c, `log_ratio` c - p, `ratio` its exponential, `clamped_ratio` that within the clip, `out_low` and
 `out_high` whether it is beyond a bound, `clipped_low` and `clipped_high` whether the clip takes the gradient away there
-(below with a negative advantage, above with a positive one), `clipped` either of both, `surrogate` the larger of the
+(below with a negative advantage, above with a positive one), `clipped` either of both,
+`capped` whether the ratio of a token with a negative advantage is above its cap, `surrogate` the larger of the
 negative advantage times `ratio` and times `clamped_ratio` (the loss of PPO), `old_minus_current` p - c,
 `current_k3` k3 of c - p, `ref_k1`, `ref_k2`, `ref_k3` estimates of KL(c || r), `entropy` as the loss is given it,
 `weighted_surprise` -exp(c - g) c, `sampler_difference` |g - p|, `sampler_mult` its exponential,
@@ -68,6 +71,8 @@ class MetricSpec:
     """Of `row_means` and `rows`: those that have a training token, or all; a row without one has the mean 0."""
     clip: tuple[float, float] = (0.2, 0.2)
     """How far a ratio may be below and above 1."""
+    cap: float = math.inf
+    """Largest ratio of a token with a negative advantage whose gradient counts."""
 
 
 @dataclass(frozen=True, kw_only=True)

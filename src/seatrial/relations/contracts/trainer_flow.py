@@ -23,12 +23,16 @@ class FlowPlan:
     """Whether rows are put into another order, by their lengths, for `ranks` processes."""
     ranks: int = 2
     estimator: str = "grpo"
+    critic: bool = False
+    """Whether a critic gives values, and is trained in each step."""
     kl_in_reward: float = 0.0
     """Weight of the KL to the reference that rewards lose."""
     save_every: int = 0
     validate_every: int = 0
     validation_copies: int = 1
     """Answers of a prompt of a validation."""
+    one_text: bool = False
+    """Whether two prompts of a validation have one text."""
     warmup: int = 0
     """The policy is trained from this step on."""
     resumed: bool = False
@@ -52,6 +56,9 @@ class FlowRow(NamedTuple):
     scores: list[float]
     rewards: list[float]
     advantages: list[float]
+    values: Sequence[float] = ()
+    returns: Sequence[float] = ()
+    """With a critic."""
 
 
 @dataclass(kw_only=True)
@@ -61,7 +68,7 @@ class FlowRecord:
     trained: dict[int, list[FlowRow]] = field(default_factory=dict)
     """By step."""
     events: list[tuple[str, int]] = field(default_factory=list)
-    """`generate`, `update`, `save`, `load`, `sync` or `validate`, and the step."""
+    """`generate`, `update`, `update critic`, `save`, `load`, `sync` or `validate`, and the step."""
     logged: dict[int, dict[str, float]] = field(default_factory=dict)
     mini_batch: int = 0
     """Rows of a mini-batch that the policy was asked for; 0 where its workers know that themselves."""
@@ -74,6 +81,11 @@ class FlowRecord:
 def prompt_ids(prompt: int) -> list[int]:
     """Return the ids of a prompt, of one to three tokens."""
     return [100 + prompt, *[7] * (prompt % 3)]
+
+
+def prompt_of(ids: Sequence[int]) -> int:
+    """Return the prompt that ids are of."""
+    return ids[0] - 100
 
 
 def answer_ids(prompt: int, copy: int, step: int) -> list[int]:
@@ -100,3 +112,8 @@ def source_of(prompt: int) -> str:
 def logprob_of(token: int, reference: bool = False) -> float:
     """Return a log-probability that says of which token it is."""
     return -token / (65536.0 if reference else 32768.0)
+
+
+def value_of(token: int) -> float:
+    """Return a value that says of which token it is."""
+    return token / 16384.0

@@ -100,6 +100,7 @@ QUANTITIES: dict[str, Callable[[Token, MetricSpec], float]] = {
     "clipped_low": lambda token, spec: float(_clipped_low(token, spec)),
     "clipped_high": lambda token, spec: float(_clipped_high(token, spec)),
     "clipped": lambda token, spec: float(_clipped_low(token, spec) or _clipped_high(token, spec)),
+    "capped": lambda token, spec: float(_ratio(token) > spec.cap and token.advantage < 0),
     "surrogate": lambda token, spec: max(
         -token.advantage * _ratio(token), -token.advantage * _clamped(token, spec)
     ),

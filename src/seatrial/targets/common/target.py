@@ -85,6 +85,10 @@ def available(adapters: Mapping[str, type], stack: str = "the stack") -> dict[st
         except Gone as gone:
             made[name] = Unavailable(str(gone), thorough=getattr(adapter, "thorough", False))
         except ModuleNotFoundError as missing:
+            if (missing.name or "").startswith(f"{stack.partition(' ')[0]}."):  # of another release
+                thorough = getattr(adapter, "thorough", False)
+                made[name] = Unavailable(f"{stack} has no {missing.name}", thorough=thorough)
+                continue
             made[name] = Unavailable(
                 f"the stack imports {missing.name}, which is not installed here: install it with the stack",
                 blocked=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -10,12 +11,11 @@ from torch import Tensor
 
 from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec
 from seatrial.relations.facts import StackFacts
-from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import LossInputs
-from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.losses import MODES, PADDING
-from seatrial.targets.verl.ranks import EMPTY_ROWS
+from seatrial.targets.verl.ranks import EMPTY_ROWS, metrics_together
 from seatrial.targets.verl.registries import modes
 from seatrial.targets.verl.steps import ACTOR_SPEC, CLIP, actor_config, batch_of_rows, of_rows
 
@@ -92,28 +92,38 @@ class VerlActorMetrics(KnowsFailures):
         "kl_loss": MetricSpec(quantity="ref_k3"),
     }
 
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "losses of micro-batches are parts of the mean over the batch, and are averaged",
+            finding="verl: losses of micro-batches in the workers' log",
+            releases=before("verl", "0.7.1"),
+        ).of(
+            *(
+                f"R22.named/means and sums, micro-batches of {numbers}"
+                for numbers in (
+                    "unequal numbers of tokens",
+                    "equal numbers of tokens",
+                    "unequal numbers of rows",
+                )
+            )
+        ),
+    )
+
     def __init__(self) -> None:
-        """Find the loss, and what puts metrics together."""
+        """Find the loss, and what puts metrics together; releases before 0.7.1 log no entropy."""
         self.loss = _UncappedLoss()
-        self.metric_class = find_name("verl", ["verl.utils.metric:Metric"])
+        self.together = metrics_together()
+        if '"actor/entropy_loss"' not in inspect.getsource(self.loss.compute):
+            self.metric_specs = {
+                name: spec for name, spec in self.metric_specs.items() if name != "actor/entropy_loss"
+            }
 
     def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> dict[str, float]:
         given = self.loss.steps([[part.inputs for part in rank] for rank in ranks])
         return {
-            name: self._together([[step[name] for _, step in rank] for rank in given])
+            name: self.together([[step[name] for _, step in rank] for rank in given], "mean")
             for name in self.metric_specs
         }
-
-    def _together(self, values: Sequence[Sequence[Any]]) -> float:
-        if not hasattr(values[0][0], "init_list"):
-            raise NotServed(
-                "the engines of this release log numbers, which do not say how they are put together"
-            )
-        metrics = [own[0].init_list() for own in values]
-        for metric, own in zip(metrics, values, strict=True):
-            for one in own:
-                metric.append(one)
-        return float(self.metric_class.aggregate_dp(metrics))
 
 
 def _known(mode: str) -> tuple[KnownFailure, ...]:

@@ -6,15 +6,16 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.corrections import RejectionRule, WeightRule
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.verl.registries import rejections
 
-HELPER = "verl.trainer.ppo.rollout_corr_helper"
+HELPER, MISMATCH = "verl.trainer.ppo.rollout_corr_helper", "verl.trainer.ppo.mismatch_helper"
 RATIOS = (0.7, 1.1)
 OVER: Mapping[str, Any] = {"token": "token", "seq_sum": "sum", "seq_mean": "mean", "seq_max": "max"}
 WEIGHTS: Mapping[str, WeightRule] = {
@@ -30,7 +31,14 @@ DIVERGENCES = {"token": 0.02, "seq_sum": 0.08, "seq_mean": 0.02, "seq_max": 0.05
 INVERSE = KnownFailure(
     "lower and upper bound the inverse of the ratio: unequal bounds keep what they should reject",
     finding="verl: bounds of rejection by the ratio",
+    releases=since("verl", "0.7.1"),
 )
+LEVELS: Mapping[str, Any] = {"token": "token", "sequence": "sum", "geometric": "mean"}
+OLDER = {
+    name: RejectionRule(over=over, statistic="ratio", lower=RATIOS[0], upper=RATIOS[1])
+    for name, over in LEVELS.items()
+}
+"""Criteria before 0.7.1."""
 
 
 def rejection_rules() -> dict[str, RejectionRule]:
@@ -55,25 +63,42 @@ def rejection_names() -> list[str]:
 
 
 class VerlCorrection(KnowsFailures):
-    """`compute_rollout_correction_weights` and `compute_rollout_rejection_mask`."""
+    """`compute_rollout_correction_weights` and `compute_rollout_rejection_mask`.
+
+    Before 0.6.1 `compute_rollout_importance_weights` cuts weights, or rejects by them.
+    """
 
     weight_rules: Mapping[str, WeightRule]
     known_failures: ClassVar[Sequence[KnownFailure]] = (INVERSE.of("R12.rejection/rejected by the ratio"),)
 
     def __init__(self) -> None:
-        """Find both functions, the criteria, and whether weights have a lower bound; they have none before 0.8."""
-        self.weights = find_name("verl", [f"{HELPER}:compute_rollout_correction_weights"])
-        self.rejection = find_name("verl", [f"{HELPER}:compute_rollout_rejection_mask"])
-        self.rejection_rules = rejection_rules()
-        bounded = hasattr(importlib.import_module(HELPER), "_parse_rollout_is_threshold")
-        self.weight_rules = {name: rule for name, rule in WEIGHTS.items() if bounded or rule.lower is None}
+        """Find the functions, the criteria, and whether weights have a lower bound; they have none before 0.8."""
+        try:
+            self.weights = find_name("verl", [f"{HELPER}:compute_rollout_correction_weights"])
+        except Gone:
+            self.both = find_name("verl", [f"{MISMATCH}:compute_rollout_importance_weights"])
+            self.weights = self.rejection = None
+            bounded = normalizes = False
+        else:
+            self.rejection = find_name("verl", [f"{HELPER}:compute_rollout_rejection_mask"])
+            bounded = hasattr(importlib.import_module(HELPER), "_parse_rollout_is_threshold")
+            normalizes = True
+        self.rejection_rules = rejection_rules() if rejection_names() else OLDER
+        self.weight_rules = {
+            name: rule
+            for name, rule in WEIGHTS.items()
+            if (bounded or rule.lower is None) and (normalizes or not rule.mean_one)
+        }
 
     def correction_weights(self, log_ratio_BT: Tensor, mask_BT: Tensor, name: str) -> Tensor:
         rule = self.weight_rules[name]
+        level = name.partition(",")[0]
+        if self.weights is None:
+            return self._both(log_ratio_BT, mask_BT, level, "truncate", rollout_is_threshold=rule.upper)
         weights: Tensor = self.weights(
             log_ratio_BT,
             mask_BT,
-            rollout_is=name.partition(",")[0],
+            rollout_is=level,
             rollout_is_threshold=rule.upper if rule.lower is None else f"{rule.lower}_{rule.upper}",
             rollout_is_batch_normalize=rule.mean_one,
         )[0]
@@ -81,9 +106,23 @@ class VerlCorrection(KnowsFailures):
 
     def kept_tokens(self, log_ratio_BT: Tensor, mask_BT: Tensor, name: str) -> Tensor:
         rule = self.rejection_rules[name]
-        bounds = f"{rule.lower}_{rule.upper}" if rule.statistic == "ratio" else str(rule.upper)
-        kept: Tensor = self.rejection(log_ratio_BT, mask_BT, rollout_rs=name, rollout_rs_threshold=bounds)[0]
+        if self.rejection is None:
+            bounds = {"rollout_is_threshold": rule.upper, "rollout_is_threshold_lower": rule.lower}
+            return (self._both(log_ratio_BT, mask_BT, name, "mask", **bounds) > 0).long()
+        given: dict[str, Any] = {"rollout_rs_threshold": str(rule.upper)}
+        if name in OLDER:
+            given = {"rollout_rs_threshold": rule.upper, "rollout_rs_threshold_lower": rule.lower}
+        elif rule.statistic == "ratio":
+            given = {"rollout_rs_threshold": f"{rule.lower}_{rule.upper}"}
+        kept: Tensor = self.rejection(log_ratio_BT, mask_BT, rollout_rs=name, **given)[0]
         return kept
+
+    def _both(self, log_ratio_BT: Tensor, mask_BT: Tensor, level: str, mode: str, **bounds: Any) -> Tensor:
+        sampler_BT = torch.zeros_like(log_ratio_BT)
+        options = {"rollout_is_level": level, "rollout_is_mode": mode, "rollout_is_veto_threshold": None}
+        found, _ = self.both(log_ratio_BT, sampler_BT, mask_BT, **options, **bounds)
+        weights: Tensor = found.batch["rollout_is_weights"]
+        return weights
 
 
 CUT_SHARES = KnownFailure(

@@ -206,7 +206,7 @@ def _adapter(name: str, mode: str) -> type[VerlDistillation]:
     kind: Any = KL_KINDS[name]
     spec = replace(ACTOR_SPEC, kl_penalty=COEFFICIENT, kl_type=kind, **MODES[mode])
     known = [STALE_COUNTS, NOTHING_LEFT]
-    if mode != "token-mean":
+    if mode != "token-mean" or kind == "k2":  # the gradient of a square multiplies by what is masked
         known.append(PADDING)
     return type(
         f"VerlDistillation_{name}_{mode}",

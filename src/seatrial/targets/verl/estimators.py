@@ -15,7 +15,7 @@ from seatrial.relations.contracts.estimators import EstimatorInputs, EstimatorSp
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.verl.registries import CORE
+from seatrial.targets.verl.registries import CORE, compared_texts
 from seatrial.targets.verl.rewards import objects
 
 NUM_PROMPT_TOKENS = 2
@@ -142,14 +142,16 @@ class VerlEstimator(KnowsFailures):
 
     def __init__(self) -> None:
         """Find the function and the batch that it takes."""
-        if self.estimator.name not in find_name("verl", [f"{CORE}:ADV_ESTIMATOR_REGISTRY"]):
-            raise Gone(f"ADV_ESTIMATOR_REGISTRY of verl {release('verl')} has no {self.estimator.name}")
-        self.compute = import_without("verl.trainer.ppo.ray_trainer", UNUSED).compute_advantage
+        trainer = import_without("verl.trainer.ppo.ray_trainer", UNUSED)
+        self.compute = trainer.compute_advantage
+        if self.estimator.name not in _names(trainer):
+            raise Gone(f"verl {release('verl')} has no estimator {self.estimator.name}")
         # Its own variable: some releases else look for a GPU.
         os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
-        if "config" not in inspect.signature(self.compute).parameters:
-            raise Gone(f"compute_advantage of verl {release('verl')} takes no configuration")
+        self._takes = inspect.signature(self.compute).parameters
+        if not self.estimator_spec.scaled and "norm_adv_by_std_in_grpo" not in self._takes:
+            raise Gone(f"compute_advantage of verl {release('verl')} always scales groups")
 
     def token_advantages(self, inputs: EstimatorInputs) -> tuple[Tensor, Tensor]:
         from omegaconf import OmegaConf
@@ -184,15 +186,28 @@ class VerlEstimator(KnowsFailures):
                 "gdpo_reward_weights": list(spec.weights) or None,
             }
         )
+        newer = {"norm_adv_by_std_in_grpo": spec.scaled, "config": config}
         found = self.compute(
             batch,
             adv_estimator=self.estimator.name,
             gamma=spec.gamma,
             lam=spec.lam,
-            norm_adv_by_std_in_grpo=spec.scaled,
-            config=config,
+            **{name: value for name, value in newer.items() if name in self._takes},
         )
         return found.batch["advantages"], found.batch["returns"]
+
+
+def _names(trainer: Any) -> set[str]:
+    """Return the names of estimators: of the registry, before 0.4.1 of an enumeration."""
+    try:
+        return set(find_name("verl", [f"{CORE}:ADV_ESTIMATOR_REGISTRY"]))
+    except Gone:
+        named = getattr(trainer, "AdvantageEstimator", None)
+        return (
+            {one.value for one in named}
+            if named
+            else set(compared_texts(trainer.compute_advantage, "adv_estimator"))
+        )
 
 
 def _shown(mask_BT: Tensor) -> Tensor:

@@ -20,12 +20,25 @@ from seatrial.targets.common.trainers import temporary_folder
 
 @contextlib.contextmanager
 def in_float32() -> Iterator[None]:
-    """Leave out casts to bfloat16, and what the stack prints."""
+    """Leave out casts to bfloat16, moves to a GPU, which workers before 0.4 name, and what the stack prints."""
+    from tensordict import TensorDict
 
     def nothing(*_: Any, **__: Any) -> Any:
         return contextlib.nullcontext()
 
-    with mock.patch.object(torch, "autocast", nothing), contextlib.redirect_stdout(io.StringIO()):
+    make = torch.tensor
+
+    def on_cpu(data: Any, *, device: Any = None, **more: Any) -> Tensor:
+        return make(data, device=None if str(device).startswith("cuda") else device, **more)
+
+    with (
+        mock.patch.object(torch, "tensor", on_cpu),
+        mock.patch.object(torch, "autocast", nothing),
+        mock.patch.object(torch.cuda, "current_device", lambda: "cpu"),
+        mock.patch.object(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor),
+        mock.patch.object(TensorDict, "cuda", lambda batch, *_, **__: batch),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         yield
 
 

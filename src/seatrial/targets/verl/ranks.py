@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -16,6 +17,8 @@ from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.registries import CORE
 
 CLIP = (0.2, 0.28)
+LOWER, CAP = "actor/pg_clipfrac_lower", 1.125
+"""Metric of capped tokens, and a cap that some have."""
 EMPTY_ROWS = KnownFailure(
     "the engines divide by all rows of the batch, those without a training token included",
     finding="verl: rows without a training token in the divisor",
@@ -93,6 +96,12 @@ class VerlRankedSequenceLoss(VerlRankedLoss):
     )
 
 
+class _CappedLoss(VerlRankedLoss):
+    """The same with a cap that some tokens have."""
+
+    loss_spec = LossSpec(ratio_clip_min=CLIP[0], ratio_clip_max=CLIP[1], ratio_clip_c=CAP)
+
+
 class VerlMetrics(KnowsFailures):
     """What verl logs of an actor's step, put together over micro-batches and ranks as its workers do."""
 
@@ -100,6 +109,7 @@ class VerlMetrics(KnowsFailures):
     metric_specs: Mapping[str, MetricSpec] = {
         "actor/ppo_kl": MetricSpec(quantity="old_minus_current"),
         "actor/pg_clipfrac": MetricSpec(quantity="clipped", clip=CLIP),
+        LOWER: MetricSpec(quantity="capped", cap=CAP),
     }
     known_failures: ClassVar[Sequence[KnownFailure]] = (
         MEANS_OF_MEANS.of(
@@ -111,22 +121,37 @@ class VerlMetrics(KnowsFailures):
 
     def __init__(self) -> None:
         """Find the loss, and what puts metrics together."""
-        self.loss = VerlRankedLoss()
-        self.metric_class = find_name("verl", ["verl.utils.metric:Metric"])
+        self.loss = _CappedLoss()
+        self.together = metrics_together()
 
     def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> dict[str, float]:
         """Average the metrics of micro-batches, then those of ranks: `ppo_loss` says MEAN of each."""
         given = self.loss.steps([[part.inputs for part in rank] for rank in ranks])
         return {
-            name: self._mean([[step[name] for _, step in rank] for rank in given])
+            name: self.together([[step[name] for _, step in rank] for rank in given], "mean")
             for name in self.metric_specs
         }
 
-    def _mean(self, values: Sequence[Sequence[float]]) -> float:
-        metrics = [self.metric_class("mean") for _ in values]
+
+def metrics_together() -> Callable[[Sequence[Sequence[Any]], str], float]:
+    """Return what puts a metric of micro-batches by rank together; numbers, as before 0.7.1, are averaged."""
+    reduce = find_name("verl", ["verl.utils.metric:reduce_metrics"])
+    metric_class = getattr(importlib.import_module("verl.utils.metric"), "Metric", None)
+
+    def together(values: Sequence[Sequence[Any]], how: str) -> float:
+        if metric_class is None:
+            return float(reduce({"value": [float(one) for own in values for one in own]})["value"])
+        metrics = [
+            own[0].init_list() if hasattr(own[0], "init_list") else metric_class(how) for own in values
+        ]
         for metric, own in zip(metrics, values, strict=True):
-            metric.extend(list(own))
-        return float(self.metric_class.aggregate_dp(metrics))
+            for one in own:
+                metric.append(one)
+        if not hasattr(metric_class, "aggregate_dp"):
+            return float(metric_class.chain(metrics).aggregate())
+        return float(metric_class.aggregate_dp(metrics))
+
+    return together
 
 
 ADAPTERS: dict[str, type[Any]] = {

@@ -18,7 +18,7 @@ from seatrial.relations.laws.utilities.reward_calls import Kind, RewardCall, Sco
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import START, tiny_tokenizer
-from seatrial.targets.verl.reward_loop import loop_manager
+from seatrial.targets.verl.reward_loop import assembled, loop_manager, made_manager
 from seatrial.targets.verl.rewards import objects
 
 LEGACY = "verl.workers.reward_manager"
@@ -240,9 +240,11 @@ class VerlLoopCalls(VerlRewardCalls):
         from omegaconf import OmegaConf
 
         found = loop_manager(self.manager)
+        own = {"reward_kwargs": {}, "num_workers": 1, "timeout": 60.0}
         self.config = OmegaConf.create(
             {
-                "reward": {"reward_kwargs": {}, "num_workers": 1, "timeout": 60.0},
+                "reward": own,
+                "reward_model": own,
                 "trainer": {"experiment_name": EXPERIMENT},
             }
         )
@@ -262,7 +264,9 @@ class VerlLoopCalls(VerlRewardCalls):
 
     def made(self, score: Callable[..., Any]) -> Any:
         """Return the manager with a function."""
-        return self.manager_class(config=self.config, tokenizer=self.tokenizer, compute_score=score)
+        return made_manager(
+            self.manager_class, config=self.config, tokenizer=self.tokenizer, compute_score=score
+        )
 
     def score(self, batch: Any, score: Callable[..., Any]) -> tuple[Any, Mapping[str, Any]]:
         manager = self.made(score)
@@ -275,7 +279,7 @@ class VerlLoopCalls(VerlRewardCalls):
         scores = [float(one["reward_score"]) for one in found]
         extras = [one["reward_extra_info"] for one in found]
         kept = {name: [one.get(name) for one in extras] for name in {key for one in extras for key in one}}
-        return self.manager_class.assemble_rm_scores(batch, scores), kept
+        return assembled(self.manager_class, batch, scores), kept
 
 
 class VerlRemoteCalls(VerlLoopCalls):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -21,6 +22,11 @@ from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.rewards import BUFFER, LONGEST, PENALTY, VerlOverlongReward, VerlReward
 
 MANAGERS = "verl.experimental.reward_loop.reward_manager"
+PACKAGES: Mapping[str, str] = {
+    MANAGERS: "get_reward_manager_cls",
+    "verl.experimental.reward.reward_loop": "get_reward_loop_manager_cls",
+}
+"""With what returns a manager by its name; the second one to 0.6."""
 MODULES: Mapping[str, str] = {"rate_limited": "limited"}
 """Of managers, by their registered names where they are others."""
 BETA = 0.2
@@ -34,19 +40,38 @@ def loop_manager(name: str) -> Any:
     """Return the class of a manager of the reward loop, by its registered name.
 
     Raises:
-        Gone: the release has none of this name, or its managers assemble no scores.
+        Gone: the release has none of this name.
     """
-    place = f"{MANAGERS}.{MODULES.get(name, name)}"
-    try:
-        import_without(place, (*UNUSED, "aiohttp"))
-    except ModuleNotFoundError as error:
-        if not f"{MANAGERS}.".startswith(f"{error.name}."):
-            raise
-        raise Gone(f"verl {release('verl')} has no {place}") from error
-    found = find_name("verl", [f"{MANAGERS}:get_reward_manager_cls"])(name)
-    if not hasattr(found, "assemble_rm_scores"):
-        raise Gone(f"managers of the reward loop of verl {release('verl')} assemble no scores")
-    return found
+    for package, function in PACKAGES.items():
+        place = f"{package}.{MODULES.get(name, name)}"
+        try:
+            import_without(place, (*UNUSED, "aiohttp"))
+        except ModuleNotFoundError as error:
+            if not f"{place}.".startswith(f"{error.name}."):
+                raise
+            continue
+        return find_name("verl", [f"{package}:{function}"])(name)
+    raise Gone(f"verl {release('verl')} has no {MANAGERS}.{MODULES.get(name, name)}")
+
+
+def made_manager(manager_class: Any, **options: Any) -> Any:
+    """Return a manager; before 0.8 it takes the loop that runs for its own."""
+
+    async def make() -> Any:
+        return manager_class(**options)
+
+    return asyncio.new_event_loop().run_until_complete(make())
+
+
+def assembled(manager_class: Any, batch: Any, scores: Sequence[float]) -> Tensor:
+    """Return rewards of tokens; before 0.8 the agent loop puts scores at the ends of rows, as is done here."""
+    if hasattr(manager_class, "assemble_rm_scores"):
+        own: Tensor = manager_class.assemble_rm_scores(batch, scores)
+        return own
+    shown_BT = batch.batch["attention_mask"][:, -batch.batch["responses"].shape[1] :]
+    rewards_BT = torch.zeros(shown_BT.shape)
+    rewards_BT[torch.arange(len(scores)), shown_BT.sum(1) - 1] = torch.tensor(scores)
+    return rewards_BT
 
 
 class VerlLoopReward(VerlReward):
@@ -62,8 +87,9 @@ class VerlLoopReward(VerlReward):
         self._manager_class = loop_manager(self.manager_name)
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self.tokenizer = tiny_tokenizer(padding_side="right")
-        config = OmegaConf.create({"reward": {"reward_kwargs": dict(self.own_options)}})
-        own = self._manager_class(config=config, tokenizer=self.tokenizer, compute_score=None)
+        kwargs = {"reward_kwargs": dict(self.own_options)}
+        config = OmegaConf.create({"reward": kwargs, "reward_model": kwargs})
+        own = made_manager(self._manager_class, config=config, tokenizer=self.tokenizer, compute_score=None)
         self.manager = lambda batch: self._rewards(own, batch)
 
     def _rewards(self, manager: Any, batch: Any) -> Tensor:
@@ -73,8 +99,7 @@ class VerlLoopReward(VerlReward):
             for place in range(len(batch))
         ]
         scores = [float(one["reward_score"]) for one in found]
-        rewards_BT: Tensor = self._manager_class.assemble_rm_scores(batch, scores)
-        return rewards_BT
+        return assembled(self._manager_class, batch, scores)
 
 
 class VerlLoopOverlongReward(VerlLoopReward):

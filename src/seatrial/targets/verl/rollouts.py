@@ -26,6 +26,7 @@ from seatrial.targets.verl.rewards import objects
 from seatrial.targets.verl.turns import NoImages, own_settings
 
 LOOPS = "verl.experimental.agent_loop.agent_loop"
+SINGLE = "verl.experimental.agent_loop.single_turn_agent_loop"
 SERVERS = "verl.workers.rollout.llm_server"
 ROLLOUTER = "verl.experimental.fully_async_policy.fully_async_rollouter"
 STAND_INS = (*UNUSED, "openai", "qwen_vl_utils")
@@ -61,23 +62,21 @@ class VerlRollouts(KnowsFailures):
     )
 
     def __init__(self) -> None:
-        """Find the classes.
-
-        Raises:
-            Gone: workers of this release run loops in another form.
-        """
-        import_loops("verl.experimental.agent_loop.single_turn_agent_loop")
+        """Find the classes."""
+        import_loops(SINGLE)
         self.worker = undecorated(find_name("verl", [f"{LOOPS}:AgentLoopWorker"]))
-        if not hasattr(self.worker, "_agent_loop_postprocess"):
-            raise Gone(f"agent loops of verl {release('verl')} are padded in another form")
         self._manager = find_name("verl", [f"{LOOPS}:AgentLoopManager"])
         self._proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
-        self._output = find_name("verl", ["verl.workers.rollout.replica:TokenOutput"])
+        if ".token_ids" in getsource(sys.modules[SINGLE]):
+            self._output = find_name("verl", ["verl.workers.rollout.replica:TokenOutput"])
+        else:  # to 0.5 a server gives ids alone
+            self._output = lambda token_ids, **_: token_ids
         self.utilities: Mapping[str, Callable[..., Any]] = {
             "rollouts": self._rolled,
             "rollouts with rewards": self._rolled,
         }
         source = getsource(sys.modules[self.worker.__module__])
+        self._arrays = "messages.tolist()" in source  # as files of older data sets give conversations
         if "__do_sample__" in source:
             self.utilities["greedy rollouts"] = self._greedy
         if "num_preempted" in source and "agent_loop/compute_score" in source:
@@ -104,7 +103,9 @@ class VerlRollouts(KnowsFailures):
         batch = self._proto.from_dict(
             tensors={"dummy_tensor": torch.zeros(len(rows), 1)},
             non_tensors={
-                "raw_prompt": objects([list(row.messages) for row in rows]),
+                "raw_prompt": objects(
+                    [objects(row.messages) if self._arrays else [*row.messages] for row in rows]
+                ),
                 "row": objects(range(len(rows))),
                 **(
                     {"__do_sample__": objects([not one for one in plan["greedy"]])}
@@ -136,7 +137,7 @@ class VerlRollouts(KnowsFailures):
             ],
             sampling=[server.sampling[row] for row in range(len(rows))],
             turns=[int(one) for one in extras["__num_turns__"]],
-            asked=list(extras["raw_prompt"]),
+            asked=list(extras.get("raw_prompt", [row.messages for row in rows])),
             scored=list(extras.get("tokens", [None] * len(rows))),
         )
 
@@ -161,6 +162,7 @@ def made_worker(
     worker = object.__new__(worker_class)
     config = _configuration()
     config.actor_rollout_ref.rollout.update(rollout)
+    config.reward_model.enable = score is None  # a model of its own scores: the loop does not
     scorer = SimpleNamespace(compute_score=_Remote(score or _scored([])))
     parts: dict[str, Any] = {
         "config": config,
@@ -181,6 +183,7 @@ def made_worker(
         "use_reward_loop": score is not None,
         "reward_router_address": None,
         "reward_manager_worker": scorer,
+        "rm_executor": None,
     }
     for name, part in parts.items():
         setattr(worker, name, part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +15,11 @@ from seatrial.relations.contracts.validation import Answers
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import Row
+from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name
+from seatrial.targets.verl.estimators import UNUSED
 
-METRICS = "verl.trainer.ppo.metric_utils"
+METRICS, TRAINER = "verl.trainer.ppo.metric_utils", "verl.trainer.ppo.ray_trainer"
 _OF_ROWS = {"critic/score": "reward", "critic/rewards": "advantage"}
 _OF_TOKENS = {
     "critic/advantages": "advantage",
@@ -24,6 +27,17 @@ _OF_TOKENS = {
     "critic/values": "sampler_difference",
 }
 _LENGTHS = {"response_length": "completion_length", "prompt_length": "prompt_length"}
+
+
+def found_metrics(name: str, *newer: str) -> Any:
+    """Return a function of metrics, which the trainer's own module has before 0.3.
+
+    Raises:
+        Gone: the release has none.
+    """
+    with contextlib.suppress(ModuleNotFoundError):
+        import_without(TRAINER, UNUSED)
+    return find_name("verl", [f"{module}:{name}" for module in (*newer, METRICS, TRAINER)])
 
 
 def _specs() -> dict[str, MetricSpec]:
@@ -44,7 +58,7 @@ class VerlDataMetrics:
 
     def __init__(self) -> None:
         """Find the function and the batch that it takes."""
-        self.compute = find_name("verl", [f"{METRICS}:compute_data_metrics"])
+        self.compute = found_metrics("compute_data_metrics")
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
 
     def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from packaging.version import Version
 
-from seatrial.targets.common.target import find_name, release
+from seatrial.targets.common.target import Gone, find_name, release
 
 Cases = Sequence[tuple[Any, str, float]]
 """The right answer, a text, and its score."""
@@ -190,18 +190,13 @@ class VerlScore:
     data_source: ClassVar[str]
     others: ClassVar[Sequence[str]] = ()
     """Further names of data that the same rule scores."""
-    cases: ClassVar[Cases]
+    cases: Cases
     options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self) -> None:
         """Find the function."""
-        self.compute = find_name(
-            "verl",
-            [
-                "verl.utils.reward_score:default_compute_score",
-                "verl.utils.reward_score:_default_compute_score",
-            ],
-        )
+        names = [f"verl.utils.reward_score:{prefix}default_compute_score" for prefix in ("", "_")]
+        self.compute = find_name("verl", names)
 
     def reward_cases(self) -> Iterable[tuple[Any, str, float]]:
         since, more = LATER.get(self.data_source, ("0", ()))
@@ -290,8 +285,11 @@ class VerlScoreWithOptions(VerlScore):
 
     def __init__(self) -> None:
         """Find the functions."""
-        places = {place for place, *_ in _CASES_WITH_OPTIONS}
-        found = {place: find_name("verl", [f"verl.utils.reward_score.{place}"]) for place in places}
+        found = {}
+        for place in {place for place, *_ in _CASES_WITH_OPTIONS}:
+            with contextlib.suppress(Gone):
+                found[place] = find_name("verl", [f"verl.utils.reward_score.{place}"])
+        self.cases = tuple(one for one in self.cases if one[0][0] in found)
         self.compute = lambda source, text, problem: found[problem[0]](text, problem[2], **problem[1])
 
 

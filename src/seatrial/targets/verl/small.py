@@ -15,9 +15,8 @@ from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
-from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.verl.adapted import adapted_functions
+from seatrial.targets.verl.adapted import adapted_functions, found_without
 from seatrial.targets.verl.algorithms import MULTIPLIED
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.rewards import objects
@@ -105,10 +104,7 @@ class VerlSmallFunctions(KnowsFailures):
 
 def _found(place: str) -> Any:
     """Return what is at `module:name`; modules of the trainer import what their functions do not use."""
-    module = place.partition(":")[0]
-    if module.startswith(("verl.trainer", "verl.utils.dataset")):
-        import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
-    return find_name("verl", [place])
+    return found_without(place, ("verl.trainer", "verl.utils.dataset"), (*UNUSED, "openai", "qwen_vl_utils"))
 
 
 def _whitening(whiten: Any) -> Callable[..., Any]:

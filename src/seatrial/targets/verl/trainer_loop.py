@@ -22,11 +22,13 @@ from seatrial.relations.contracts.trainer_flow import (
     answer_ids,
     logprob_of,
     prompt_ids,
+    prompt_of,
     read_answer,
     score_of,
     source_of,
+    value_of,
 )
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.estimators import UNUSED
@@ -34,7 +36,6 @@ from seatrial.targets.verl.places import rows_without_flash_attn
 from seatrial.targets.verl.rewards import objects
 from seatrial.targets.verl.trainer_parts import (
     TRAINER,
-    VALIDATED,
     Loader,
     P,
     Tokenizer,
@@ -42,8 +43,10 @@ from seatrial.targets.verl.trainer_parts import (
     logger_of,
     read_dumped,
     rows_of,
+    validated,
 )
 
+OLD = "val/test_score/"
 T = 6
 """Width of answers."""
 
@@ -59,6 +62,11 @@ class VerlTrainerLoop(KnowsFailures):
             finding="verl: a resume at the end of an epoch",
             releases=since("verl", "0.8"),
         ).of("R31.flow/prompts after a resume at the end of an epoch"),
+        KnownFailure(
+            "a validation takes prompts of one text for one prompt (verl#3280)",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.5.1"),
+        ).of("R31.flow/validations of prompts of one text"),
     )
 
     def __init__(self) -> None:
@@ -70,13 +78,19 @@ class VerlTrainerLoop(KnowsFailures):
         import_without(TRAINER, UNUSED)
         self.trainer = find_name("verl", [f"{TRAINER}:RayPPOTrainer"])
         source = getsource(self.trainer)
-        parts = ("async_rollout_manager.generate_sequences", "gen_batch.repeat")
+        parts = (".generate_sequences(", "is_last_step")
         if not all(part in source for part in parts):
             raise Gone(f"the loop of verl {release('verl')} has not all of {', '.join(parts)}")
+        self._once = "gen_batch.repeat" not in source  # before 0.5 the engine draws all answers of a prompt
+        self._numbers_steps = "training/global_step" in source
         self._rewards_itself = "val_reward_fn" in source
         os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
         self._proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self.utilities: Mapping[str, Callable[..., Any]] = {"trainer loop": self._run}
+        if self._rewards_itself:  # from 0.8 on a critic has rows without padding
+            self.utilities = {**self.utilities, "trainer loop with a critic": self._run}
+        if "rollout_data_dir" in source:
+            self.utilities = {**self.utilities, "trainer loop that writes rows": self._run}
 
     def _run(self, plan: FlowPlan) -> FlowRecord:
         """Return what a run does."""
@@ -89,23 +103,41 @@ class VerlTrainerLoop(KnowsFailures):
             contextlib.redirect_stderr(io.StringIO()),
         ):
             trainer.fit()
+        for step, values in record.logged.items():
+            record.logged[step] = self._renamed(plan, step, values)
         read_dumped(plan, record)
         return record
+
+    def _renamed(self, plan: FlowPlan, step: int, values: Mapping[str, float]) -> dict[str, float]:
+        """Return metrics by their names since 0.4; before, no step has its number."""
+        own = {
+            f"val-core/{name.removeprefix(OLD)}/reward/mean@{plan.validation_copies}"
+            if name.startswith(OLD)
+            else name: value
+            for name, value in values.items()
+        }
+        return own if self._numbers_steps else {"training/global_step": float(step), **own}
 
     def _made(self, plan: FlowPlan, record: FlowRecord) -> Any:
         trainer = object.__new__(self.trainer)
         config = configuration(plan)
-        workers, generator = _Workers(plan, record), _Generator(self._proto, trainer, record)
+        workers = _Workers(plan, record)
+        generator = _Generator(self._proto, trainer, record, plan, plan.copies if self._once else 1)
+        workers.generate_sequences = generator
+        workers.step = lambda: int(trainer.global_steps)
+        controller = find_name("verl", ["verl.trainer.ppo.core_algos:FixedKLController"])(plan.kl_in_reward)
         parts: dict[str, Any] = {
             "config": config,
             "tokenizer": Tokenizer(),
             "train_dataloader": Loader(plan),
-            "val_dataloader": [rows_of(VALIDATED)],
+            "val_dataloader": [rows_of(validated(plan))],
             "train_dataset": None,
             "actor_rollout_wg": workers,
             "ref_policy_wg": workers,
             "critic_wg": workers,
-            "async_rollout_manager": SimpleNamespace(generate_sequences=generator),
+            "async_rollout_manager": SimpleNamespace(
+                generate_sequences=generator, wake_up=lambda: None, sleep=lambda: None
+            ),
             "checkpoint_manager": SimpleNamespace(
                 update_weights=lambda step: record.events.append(("sync", step)), sleep_replicas=lambda: None
             ),
@@ -114,7 +146,7 @@ class VerlTrainerLoop(KnowsFailures):
             "reward_loop_manager": None,
             "llm_server_manager": None,
             "use_rm": False,
-            "use_critic": False,
+            "use_critic": plan.critic,
             "use_reference_policy": True,
             "use_prefix_grouper": False,
             "use_teacher_policy": False,
@@ -125,9 +157,8 @@ class VerlTrainerLoop(KnowsFailures):
             "use_reward_loop": False,
             "device_name": "cpu",
             "total_training_steps": plan.steps,
-            "kl_ctrl_in_reward": find_name("verl", ["verl.trainer.ppo.core_algos:FixedKLController"])(
-                plan.kl_in_reward
-            ),
+            "kl_ctrl_in_reward": controller,
+            "kl_ctrl": controller,
         }
         if self._rewards_itself:
             parts |= {"reward_fn": _given_rewards, "val_reward_fn": _given_rewards}
@@ -158,17 +189,24 @@ def _given_rewards(batch: Any, return_dict: bool = False) -> Any:
 class _Generator:
     """Answers each prompt as often as it is there; a row's first id says which prompt, copy and step it is of."""
 
-    def __init__(self, proto: Any, trainer: Any, record: FlowRecord) -> None:
+    def __init__(self, proto: Any, trainer: Any, record: FlowRecord, plan: FlowPlan, answers: int) -> None:
         self.proto, self.trainer, self.record = proto, trainer, record
+        self.plan, self.answers = plan, answers
 
     def __call__(self, prompts: Any) -> Any:
         facts = prompts.meta_info
         step, validates = facts.get("global_steps", self.trainer.global_steps), facts.get("validate", False)
+        if self.answers > 1 and not validates:
+            prompts = prompts.repeat(self.answers, interleave=True)
         given = prompts.non_tensor_batch
-        numbers = [int(one[0]["content"]) for one in given["raw_prompt"]]
+        numbers = (
+            [prompt_of(one) for one in given["raw_prompt_ids"]]
+            if "raw_prompt_ids" in given
+            else [int(one[0]["content"]) for one in given["raw_prompt"]]
+        )
         self.record.events.append(("validate" if validates else "generate", step))
         if validates:
-            self.record.validated = [(number, source_of(number)) for number in VALIDATED]
+            self.record.validated = [(number, source_of(number)) for number in validated(self.plan)]
         seen: Counter[int] = Counter()
         columns: dict[str, list[Any]] = {"prompts": [], "responses": [], "shown": [], "rm_scores": []}
         for number in numbers:
@@ -204,6 +242,9 @@ class _Generator:
 
 class _Workers:
     """The models: a log-probability says of which token it is."""
+
+    generate_sequences: Any
+    step: Callable[[], int]
 
     def __init__(self, plan: FlowPlan, record: FlowRecord) -> None:
         self.plan, self.record = plan, record
@@ -247,6 +288,18 @@ class _Workers:
         self.record.mini_batch = int(get(batch, "mini_batch_size"))
         return self.make({}, {"metrics": {"mfu": [0.0], "loss": [0.0]}})
 
+    def compute_values(self, batch: Any) -> Any:
+        rows = batch.batch["input_ids"][:, -T:].tolist()
+        return self.proto.from_dict(
+            tensors={"values": torch.tensor([[value_of(token) for token in row] for row in rows])}
+        )
+
+    def update_critic(self, batch: Any) -> Any:
+        self.record.events.append(("update critic", self.step()))
+        return self.proto.from_dict(
+            tensors={"none": torch.zeros(1, 1)}, meta_info={"metrics": {"critic/loss": [0.0]}}
+        )
+
     def save_checkpoint(self, path: str, remote: str | None, step: int, **_: Any) -> None:
         Path(path).mkdir(parents=True)
         self.record.events.append(("save", step))
@@ -272,7 +325,10 @@ def _rows(batch: Any) -> list[FlowRow]:
                 "scores": "token_level_scores",
                 "rewards": "token_level_rewards",
                 "advantages": "advantages",
+                "values": "values",
+                "returns": "returns",
             }.items()
+            if column in tensors
         }
         prompt, copy, step = read_answer(int(tensors["responses"][row, 0]))
         found.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from inspect import getsource
@@ -19,8 +19,11 @@ from seatrial.targets.verl.rewards import objects
 TRAINER = "verl.trainer.ppo.ray_trainer"
 P = 4
 """Width of prompts."""
-VALIDATED = (5, 8, 11, 14, 14)
-"""Prompts of a validation, two of one text: no number of workers divides theirs."""
+
+
+def validated(plan: FlowPlan) -> Sequence[int]:
+    """Return the prompts of a validation, whose number no number of workers divides."""
+    return (5, 8, 11, 14, 14 if plan.one_text else 17)
 
 
 def read_dumped(plan: FlowPlan, record: FlowRecord) -> None:
@@ -60,6 +63,7 @@ def configuration(plan: FlowPlan, **more: Any) -> Any:
         "trainer.experiment_name": "made",
         "algorithm.adv_estimator": plan.estimator,
         "algorithm.use_kl_in_reward": plan.kl_in_reward > 0,
+        "actor_rollout_ref.actor.use_kl_loss": plan.kl_in_reward == 0,  # says the same before 0.4
         "algorithm.kl_penalty": "kl",
         "actor_rollout_ref.rollout.n": plan.copies,
         "actor_rollout_ref.rollout.val_kwargs.n": plan.validation_copies,
@@ -99,17 +103,19 @@ class Tokenizer:
 @cache
 def _takes_tokens() -> bool:
     """Return whether the loop takes the prompts' tokens out of a batch before it generates, as before 0.7."""
-    return '_pop = ["input_ids"' in getsource(find_name("verl", [f"{TRAINER}:RayPPOTrainer"]))
+    source = getsource(find_name("verl", [f"{TRAINER}:RayPPOTrainer"]))
+    return '_pop = ["input_ids"' in source or "batch_keys=['input_ids'" in source
 
 
 def rows_of(prompts: Any) -> dict[str, Any]:
     """Return what a data set gives of prompts."""
     numbers = [int(prompt) for prompt in prompts]
+    texts = [prompt_ids(prompt) for prompt in numbers]
     tokens = {
-        "input_ids": torch.zeros(len(numbers), P, dtype=torch.long),
+        "input_ids": torch.tensor([[0] * (P - len(text)) + text for text in texts]),
         "attention_mask": torch.ones(len(numbers), P, dtype=torch.long),
         "position_ids": torch.zeros(len(numbers), P, dtype=torch.long),
-        "raw_prompt_ids": objects([prompt_ids(prompt) for prompt in numbers]),
+        "raw_prompt_ids": objects(texts),
     }
     return {
         **(tokens if _takes_tokens() else {}),

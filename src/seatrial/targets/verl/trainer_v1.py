@@ -30,13 +30,13 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import find_name
 from seatrial.targets.verl.asynchronous import stack_module
 from seatrial.targets.verl.trainer_parts import (
-    VALIDATED,
     Loader,
     Tokenizer,
     configuration,
     logger_of,
     read_dumped,
     rows_of,
+    validated,
 )
 
 V1 = "verl.trainer.ppo.v1"
@@ -54,7 +54,9 @@ class VerlTrainerV1(KnowsFailures):
         self.trainer = stack_module(f"{V1}.trainer_sync").PPOTrainerSync
         self._buffers = stack_module(f"{V1}.replay_buffer")
         os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
-        self.utilities: Mapping[str, Callable[..., Any]] = {"trainer loop": self._run}
+        self.utilities: Mapping[str, Callable[..., Any]] = dict.fromkeys(
+            ("trainer loop", "trainer loop that writes rows"), self._run
+        )
 
     def _run(self, plan: FlowPlan) -> FlowRecord:
         """Return what a run does."""
@@ -89,7 +91,7 @@ class VerlTrainerV1(KnowsFailures):
             "tokenizer": Tokenizer(),
             "train_dataloader": Loader(plan),
             "train_dataloader_it": None,
-            "val_dataloader": [rows_of(VALIDATED)],
+            "val_dataloader": [rows_of(validated(plan))],
             "actor_rollout_wg": workers,
             "ref_policy_wg": workers,
             "checkpoint_manager": SimpleNamespace(
@@ -211,7 +213,7 @@ class _Generator:
         partition, copies = ("val", self.plan.validation_copies) if validates else ("train", self.plan.copies)
         self.record.events.append(("validate" if validates else "generate", step))
         if validates:
-            self.record.validated = [(number, source_of(number)) for number in VALIDATED]
+            self.record.validated = [(number, source_of(number)) for number in validated(self.plan)]
         uids, asked = list(batch["uid"]), list(batch["raw_prompt"])
         seen: Counter[int] = Counter()
         for uid, messages in zip(uids, asked, strict=True):

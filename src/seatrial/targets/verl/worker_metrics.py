@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -17,8 +18,11 @@ from seatrial.targets.common.target import find_name
 from seatrial.targets.common.trainers import CapturingOptimizer, equal_size
 from seatrial.targets.verl.algorithms import MULTIPLIED
 from seatrial.targets.verl.places import in_float32, one_process
+from seatrial.targets.verl.ranks import CAP, LOWER
+from seatrial.targets.verl.scalars import found_metrics
 from seatrial.targets.verl.steps import CLIP
 from seatrial.targets.verl.workers import (
+    NO_CAP,
     actor_settings,
     num_epochs,
     settings,
@@ -29,17 +33,23 @@ from seatrial.targets.verl.workers import (
 FIELDS = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "mask")
 PADDING = "R22.named/means and sums, anything in the padding"
 UNEQUAL = "R22.named/means and sums, micro-batches of unequal numbers of tokens"
+EQUAL = UNEQUAL.replace("unequal", "equal")
 SKEWED = KnownFailure(
     "a scalar that is divided by the number of micro-batches is averaged over them again",
     finding="verl: losses of micro-batches in the workers' log",
     releases=between("verl", "0.6", "0.7"),
-).of(UNEQUAL)
+).of(UNEQUAL, EQUAL)
 LAST = replace(SKEWED, reason="a scalar is that of the last micro-batch", releases=before("verl", "0.5"))
 WITH_ENTROPY = KnownFailure(
     "the logged policy loss has the entropy taken off it, in place",
     finding="verl: losses of micro-batches in the workers' log",
     releases=since("verl", "0.7"),
-).of("R22.named/means and sums, lengths unequal", "R22.named/means and sums, tool output inside", UNEQUAL)
+).of(
+    "R22.named/means and sums, lengths unequal",
+    "R22.named/means and sums, tool output inside",
+    UNEQUAL,
+    EQUAL,
+)
 OWN_MEANS = KnownFailure(
     "metrics of micro-batches are averaged, however many tokens each has",
     finding="verl: logged means of means",
@@ -53,12 +63,14 @@ class VerlWorkerMetrics(KnowsFailures):
     metric_specs: Mapping[str, MetricSpec] = {
         "actor/ppo_kl": MetricSpec(quantity="old_minus_current"),
         "actor/pg_clipfrac": MetricSpec(quantity="clipped", clip=CLIP),
+        LOWER: MetricSpec(quantity="capped", cap=CAP),
     }
     known_failures: ClassVar[Sequence[KnownFailure]] = (
         OWN_MEANS,
         replace(MULTIPLIED, releases=before("verl", "0.5")).of(PADDING),
     )
 
+    cap: ClassVar[float] = CAP
     worker: ClassVar[tuple[str, str, str]] = (
         "verl.workers.actor.dp_actor",
         "DataParallelPPOActor",
@@ -70,7 +82,20 @@ class VerlWorkerMetrics(KnowsFailures):
         module, name, self.update = self.worker
         self.worker_class = worker_class(module, name)
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
-        self.reduce = find_name("verl", ["verl.utils.metric:reduce_metrics"])
+        definitions = inspect.getsource(find_name("verl", ["verl.trainer.ppo:core_algos"]))
+        if (
+            "range_high" not in definitions and "ratio_high" not in definitions
+        ):  # to 0.3 one bound on both sides
+            self.metric_specs = {
+                name: replace(spec, clip=(CLIP[0],) * 2) for name, spec in self.metric_specs.items()
+            }
+        if "loss_agg_mode" not in source_of(self.worker_class):  # before 0.3 a mean over tokens alone
+            self.metric_specs = {
+                name: replace(spec, over="tokens") for name, spec in self.metric_specs.items()
+            }
+        if "pg_clipfrac_lower" not in definitions:
+            self.metric_specs = {name: spec for name, spec in self.metric_specs.items() if name != LOWER}
+        self.reduce = found_metrics("reduce_metrics", "verl.utils.metric")
 
     def named_metrics(self, ranks: Sequence[Sequence[MetricPart]]) -> dict[str, float]:
         if len(ranks) != 1:
@@ -95,13 +120,16 @@ class VerlWorkerMetrics(KnowsFailures):
         worker = self.worker_class(options, model, CapturingOptimizer(model.parameters()))
         worker._forward_micro_batch = self.forward(columns)
         places_BT = torch.arange(len(mask_BT))[:, None].expand_as(mask_BT)
+        # A prompt of one token.
+        shown_BS = torch.nn.functional.pad(mask_BT, (1, 0), value=1)
+        places_BS = torch.arange(len(mask_BT))[:, None].expand_as(shown_BS)
         batch = self.batch_class.from_dict(
             tensors={
                 "responses": places_BT.clone(),
-                "input_ids": places_BT.clone(),
-                "attention_mask": mask_BT,
-                "position_ids": places_BT.clone(),
-                "loss_mask": mask_BT,
+                "input_ids": places_BS.clone(),
+                "attention_mask": shown_BS,
+                "position_ids": places_BS.clone(),
+                "loss_mask": shown_BS,
                 "response_mask": mask_BT,
                 "old_log_probs": columns["old_logprobs"],
                 "ref_log_prob": columns["ref_logprobs"],
@@ -119,7 +147,10 @@ class VerlWorkerMetrics(KnowsFailures):
     def options(self, num_rows: int, size: int) -> Any:
         """Return settings of the worker."""
         return actor_settings(
-            num_rows, ppo_micro_batch_size_per_gpu=size, ppo_epochs=num_epochs(self.worker_class)
+            num_rows,
+            ppo_micro_batch_size_per_gpu=size,
+            ppo_epochs=num_epochs(self.worker_class),
+            clip_ratio_c=self.cap,
         )
 
     def forward(self, given: Mapping[str, Tensor]) -> Any:
@@ -137,6 +168,7 @@ class VerlWorkerMetrics(KnowsFailures):
 class VerlWorkerLosses(VerlWorkerMetrics):
     """The losses that `DataParallelPPOActor` logs: means over rows, whose micro-batches may be averaged."""
 
+    cap = NO_CAP
     metric_specs: Mapping[str, MetricSpec] = {
         "actor/pg_loss": MetricSpec(quantity="surrogate", over="row_means", clip=CLIP),
         "actor/kl_loss": MetricSpec(quantity="ref_k3", over="row_means"),

@@ -6,8 +6,9 @@ import contextlib
 import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
@@ -15,20 +16,88 @@ from torch import Tensor
 
 from seatrial.relations.laws.utilities.worker_parts import END, PAD, SAMPLED, VALIDATED
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.verl.adapted import Adapted
+from seatrial.targets.verl.adapted import Adapted, found
+from seatrial.targets.verl.places import in_float32, one_process
+from seatrial.targets.verl.worker_calls import WORKERS, logged_rates, settings_of_models
+from seatrial.targets.verl.workers import actor_settings, source_of, worker_class
 
 TILED, HF_ROLLOUT = "verl.models.transformers.tiled_mlp", "verl.workers.rollout.hf_rollout"
+ACTOR, CRITIC = "verl.workers.actor.dp_actor", "verl.workers.critic.dp_critic"
 DRAWN = 400
 """Random masks, of which each bound is reached but in one of 1e18 draws."""
 
 
-class VerlWorkerParts(Adapted):
-    """Functions of the models, of the engines and of the rollout by Transformers."""
+class VerlWorkerParts(KnowsFailures, Adapted):
+    """Functions of the models, of the engines, of the workers before them and of the rollout by Transformers."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "the critic logs the rate of the next step (verl#2259)",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.5"),
+        ).of("R31.worker_parts/rates that are logged"),
+    )
 
     def __init__(self) -> None:
         """Find those that the installed release has."""
-        super().__init__(ADAPTED)
+        super().__init__(ADAPTED, _found)
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return worker_class(module, name) if module in (ACTOR, CRITIC, WORKERS) else found(place)
+
+
+def _rows_of_workers(worker: Any, proto: Any, compute: str, which: int) -> Callable[..., Any]:
+    """Return what gives one of the columns that a worker computes: its forward pass looks up rows by their ids."""
+    takes_entropy = "calculate_entropy" in inspect.signature(getattr(worker, compute)).parameters
+    if which and not takes_entropy:
+        raise Gone(f"{compute} of verl {release('verl')} gives no entropies")
+    options = {"calculate_entropy": True} if takes_entropy else {}
+
+    def computed(values: Tensor, sizes: Sequence[tuple[int, int]], most: int | None) -> list[Tensor]:
+        one_process()
+        P, T = (max(lengths) for lengths in zip(*sizes, strict=True))
+        shown = torch.tensor(
+            [[0] * (P - prompt) + [1] * (prompt + answer) + [0] * (T - answer) for prompt, answer in sizes]
+        )
+        places = torch.arange(len(sizes))[:, None].expand_as(shown).clone()
+
+        def forward(micro_batch: Mapping[str, Tensor], *_: Any, **__: Any) -> Any:
+            own = values[micro_batch["input_ids"][:, 0]]
+            if compute == "compute_values":
+                return own
+            in_dictionary = 'outputs["log_probs"]' in source_of(worker)
+            return {"log_probs": own, "entropys": own} if in_dictionary else (own, own)
+
+        config = actor_settings(len(sizes), model={"use_remove_padding": False})
+        made = worker(config, torch.nn.Linear(1, 1), None)
+        made._forward_micro_batch = forward
+        batch = proto.from_dict(
+            tensors={
+                "responses": places[:, P:].clone(),
+                "input_ids": places,
+                "attention_mask": shown,
+                "position_ids": (shown.cumsum(1) - 1).clamp(min=0),
+                "response_mask": shown[:, P:].clone(),
+            },
+            meta_info={
+                "micro_batch_size": 2,
+                "use_dynamic_bsz": most is not None,
+                "max_token_len": most,
+                "temperature": 1.0,
+                "pad_token_id": 0,
+            },
+        )
+        with in_float32():
+            found = getattr(made, compute)(batch, **options)
+        columns = list(found.values()) if isinstance(found, dict) else found
+        column = columns[which] if isinstance(columns, (list, tuple)) else columns
+        return [row[:answer] for row, (_, answer) in zip(column, sizes, strict=True)]
+
+    return computed
 
 
 def _tiled(patch: Any, forward: Any) -> Callable[..., Any]:
@@ -124,17 +193,18 @@ def _generated(rollout_class: Any, proto: Any) -> Callable[..., Any]:
             meta_info={"eos_token_id": END, "pad_token_id": PAD, **facts},
         )
         device = SimpleNamespace(empty_cache=lambda: None)
-        with mock.patch(f"{HF_ROLLOUT}.get_torch_device", lambda: device):
+        with mock.patch(f"{HF_ROLLOUT}.get_torch_device", lambda: device, create=True):
             rollout: Any = object.__new__(concrete)  # its base class takes what generation does not use
             rollout.config, rollout.module = config, Model()
             found = rollout.generate_sequences(batch).batch
         (options,) = asked
         sampling = options["generation_config"]
-        own = ("temperature", "top_p", "top_k") if sampling.do_sample else ()
+        sampled = bool(options.get("do_sample", sampling.do_sample))
+        own = ("temperature", "top_p", "top_k") if sampled else ()
         columns = ("prompts", "responses", "input_ids", "attention_mask", "position_ids")
         return {
             **{name: found[name].tolist() for name in columns},
-            "options": {"do_sample": sampling.do_sample, **{name: getattr(sampling, name) for name in own}},
+            "options": {"do_sample": sampled, **{name: getattr(sampling, name) for name in own}},
             "ends": [options[name] for name in ("max_new_tokens", "eos_token_id", "pad_token_id")],
         }
 
@@ -233,6 +303,27 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
     ),
     "random masks": (["verl.utils.model:create_random_mask"], _masks),
     "size of a model": (["verl.utils.model:get_model_size"], _size),
+    "values of rows": (
+        [f"{CRITIC}:DataParallelPPOCritic", "verl.protocol:DataProto"],
+        partial(_rows_of_workers, compute="compute_values", which=0),
+    ),
+    **{
+        f"{what} of rows": (
+            [f"{ACTOR}:DataParallelPPOActor", "verl.protocol:DataProto"],
+            partial(_rows_of_workers, compute="compute_log_prob", which=which),
+        )
+        for which, what in enumerate(("log-probabilities", "entropies"))
+    },
+    **{
+        name: (
+            [f"{WORKERS}:ActorRolloutRefWorker", f"{WORKERS}:CriticWorker", "verl.protocol:DataProto"],
+            adapt,
+        )
+        for name, adapt in {
+            "settings of models": settings_of_models,
+            "logged rate": logged_rates,
+        }.items()
+    },
     "put back": (["verl.utils.attention_utils:pad_input"], _put_back),
     "collated rows": ([f"{DATA}:SFTTensorCollator", f"{DATA}:DatasetPadMode"], _collated),
 }

@@ -133,6 +133,8 @@ class VerlWorkerActor(KnowsFailures, TinyCausalModel):
         """Find the worker and its batches."""
         self.actor_class = worker_class("verl.workers.actor.dp_actor", "DataParallelPPOActor")
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+        if "loss_agg_mode" not in source_of(self.actor_class):
+            raise Gone(f"the actor of verl {release('verl')} has no mean over rows")
 
     @property
     def vocab_size(self) -> int:

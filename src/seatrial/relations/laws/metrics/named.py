@@ -20,6 +20,8 @@ from seatrial.relations.worst import Worst
 BOUND = 1e-6
 """For scalars in float32."""
 NUM_ROWS = 8
+PER_TOKEN = ("completion_ids", "completion_mask", "sampling_logprobs", "old_logprobs", "ref_logprobs")
+"""Fields of a row that have the completion's length."""
 Shape = Callable[[list[Row]], list[Row]]
 
 
@@ -27,6 +29,17 @@ def _whole(rows: list[Row]) -> list[Row]:
     """Return rows whose every token trains, the longest last: a first part has the fewest tokens."""
     rows = [replace(row, completion_mask=(1,) * len(row.completion_ids)) for row in rows]
     return sorted(rows, key=lambda row: len(row.completion_ids))
+
+
+def _in_equal_parts(rows: list[Row]) -> list[Row]:
+    """Return rows of which the second half has the lengths of the first: means of halves are alike to weigh."""
+    rows = _whole(rows)
+    first, second = rows[::2], rows[1::2]
+    return first + [_cut(long, len(short.completion_ids)) for short, long in zip(first, second, strict=True)]
+
+
+def _cut(row: Row, length: int) -> Row:
+    return replace(row, **{name: getattr(row, name)[:length] for name in PER_TOKEN})
 
 
 def _with_tool_output(rows: list[Row]) -> list[Row]:
@@ -74,6 +87,8 @@ def _declares_none(*hows: str) -> Callable[[Any], str | None]:
     return excluded
 
 
+PADDED_WITH = 50.0
+"""Beyond every value of a token, and with a finite exponential."""
 SUMS = ("mean", "sum", "std")
 EXTREMA = ("min", "max")
 MEAN_OF_MEANS = (
@@ -127,6 +142,13 @@ NAMED = Relation(
     hows=SUMS,
 )
 @NAMED.law(
+    "means and sums, micro-batches of equal numbers of tokens",
+    "the last micro-batch alone; parts that are means, summed; a mean that is divided by their number again",
+    cases=partial(_rows, shape=_in_equal_parts, num_micro_batches=2),
+    excluded=_declares_none(*SUMS),
+    hows=SUMS,
+)
+@NAMED.law(
     "means and sums, micro-batches of unequal numbers of rows",
     MEAN_OF_MEANS,
     cases=partial(_rows, num_micro_batches=2, num_rows=7),
@@ -139,6 +161,13 @@ NAMED = Relation(
     cases=partial(_rows, num_ranks=2),
     excluded=_declares_none(*SUMS),
     hows=SUMS,
+)
+@NAMED.law(
+    "extrema, lengths unequal",
+    "padding among the values, a mask taken for places",
+    excluded=_declares_none(*EXTREMA),
+    hows=EXTREMA,
+    poison=PADDED_WITH,
 )
 @NAMED.law(
     "extrema, micro-batches",

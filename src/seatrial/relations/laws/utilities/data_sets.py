@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -106,6 +107,58 @@ def rows_are_those_of_the_files(stack: Any, case: Numbers, ways: Sequence[Mappin
         due = [prompt_row(record, way.get("extras", True)) for record in chosen]
         wrong += _wrong(stack.utilities[PROMPTS](files, dict(way)), due, str(way))
     return Measure.count(wrong, "rows that are not those of the files")
+
+
+MEDIA = "messages with media"
+PLACEHOLDERS = re.compile("(<image>|<video>)")
+
+
+def _only(kinds: Sequence[str], text: str) -> str:
+    """Return a text without placeholders of other kinds."""
+    return "".join(
+        piece
+        for piece in PLACEHOLDERS.split(text)
+        if piece[1:-1] in kinds or not PLACEHOLDERS.fullmatch(piece)
+    )
+
+
+@DATA_SETS.law(
+    "messages with images and videos",
+    "a medium of another place, text that is lost, a medium within another value",
+    excluded=without(MEDIA),
+)
+def media_are_at_their_places(stack: Any, case: Numbers) -> Measure:
+    """Compare the pieces of messages with their texts, in which each placeholder is the next medium of its kind."""
+    turns = (
+        "<image>What is this?",
+        "First <video> and <image>, then <image><video>.",
+        "Plain words.",
+        "<video>",
+    )
+    wrong = []
+    for kinds in (("image", "video"), ("image",), ("video",), ()):
+        texts = [_only(kinds, text) for text in turns]
+        media = {
+            kind: [f"{kind} {number}" for number in range(sum(text.count(f"<{kind}>") for text in texts))]
+            for kind in ("image", "video")
+        }
+        messages = [
+            {"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)
+        ]
+        left = {kind: iter(names) for kind, names in media.items()}
+        due = [
+            [
+                (piece[1:-1], next(left[piece[1:-1]])) if PLACEHOLDERS.fullmatch(piece) else ("text", piece)
+                for piece in PLACEHOLDERS.split(text)
+                if piece
+            ]
+            for text in texts
+        ]
+        given = stack.utilities[MEDIA](messages, media)
+        wrong += [
+            f"{text!r}: {one}" for text, one, right in zip(texts, given, due, strict=True) if one != right
+        ]
+    return Measure.count(wrong, "messages whose pieces are others")
 
 
 def _drawn(stack: Any, case: Numbers, **options: Any) -> list[Record]:

@@ -14,6 +14,7 @@ MERGED = relation_of(
     "merged-shards-are-the-model",
     "Shards of all ranks, merged and read again, have every weight, the settings of generation and the adapter.",
 )
+TENSORS = "tensors"
 SHARDS: Sequence[tuple[int, int]] = ((1, 1), (1, 3))
 """Numbers of copies, and of shards of each: three do not divide the widths of the models."""
 
@@ -56,6 +57,19 @@ def merged_shards_are_the_model(
     found = []
     for shape in shapes:
         right, given = stack.utilities["merged model"](kind, shape)
+        right, given = ({name: one[name] for name in one if name != TENSORS} for one in (right, given))
         error, place = difference(given, right)
         found.append((error, f"{place} of {shape[0]} copies of {shape[1]} shards"))
     return Measure.largest(found, 0.0, f"a merged model of the kind {kind!r} against the model")
+
+
+@MERGED.law(
+    "tensors of the file, a head that is the embedding",
+    "the head as a second tensor, which a later library does not tie to the embedding",
+    excluded=without("merged model"),
+)
+def a_tied_head_is_written_once(stack: Any, case: Numbers) -> Measure:
+    """Compare the names of the tensors in the merged files with the model's own, each of which is there once."""
+    right, given = stack.utilities["merged model"]("tied", SHARDS[0])
+    wrong = sorted(set(given[TENSORS]) ^ set(right[TENSORS]))
+    return Measure.count(wrong, "tensors that are in the files or in the model alone")

@@ -137,6 +137,8 @@ add_laws(
                 (episodes(case), 0),
                 (episodes(case, rewarded=False), 0),
                 (episodes(case, with_logprobs=False, routed=False), 0),
+                (episodes(case, rewarded=False, with_logprobs=False, routed=False), 0),
+                (episodes(case, routed=False), 0),
                 (episodes(case)[2:3], 0),
                 (episodes(case)[::-1], 0),
             ],

@@ -18,6 +18,7 @@ from seatrial.relations.contracts.trainer_flow import (
     prompt_ids,
     score_of,
     source_of,
+    value_of,
 )
 from seatrial.relations.law import Measure
 from seatrial.relations.laws.utilities.numbers import Numbers, without
@@ -30,6 +31,7 @@ FLOW = relation_of(
 )
 TOLERANCE = 1e-5
 """float32, of numbers up to ten."""
+WITH_CRITIC, WRITES = "trainer loop with a critic", "trainer loop that writes rows"
 PLANS = (
     FlowPlan(steps=2),
     FlowPlan(steps=2, balanced=True),
@@ -113,6 +115,37 @@ def rows_are_kept_together(stack: Any, case: Numbers) -> Measure:
 
 
 @FLOW.law(
+    "rows of a step with a critic",
+    "values of another answer, returns of another row, a critic that is not trained while the policy waits",
+    excluded=without(WITH_CRITIC),
+)
+def values_are_of_their_rows(stack: Any, case: Numbers) -> Measure:
+    """Check values and returns of each row, without discount, and the steps in which the critic is trained."""
+    plan = FlowPlan(steps=3, estimator="gae", critic=True, balanced=True, warmup=2)
+    record, wrong = _run(stack, plan, WITH_CRITIC), []
+    trained = [step for kind, step in record.events if kind == "update critic"]
+    wrong += [] if trained == [1, 2, 3] else [f"the critic is trained in steps {trained}"]
+    for step, rows in record.trained.items():
+        for row in rows:
+            rewards = _due_rewards(row, plan)
+            due = {
+                "values": (row.values, [value_of(token) for token in row.answer_ids]),
+                "returns": (row.returns, [sum(rewards[place:]) for place in range(len(rewards))]),
+            }
+            wrong += [
+                f"step {step}, answer {row.copy} of prompt {row.prompt}: {name} {given}, {right} is right"
+                for name, (given, right) in due.items()
+                if not _near(given, right)
+            ]
+    wrong += (
+        []
+        if sorted(record.trained) == [2, 3]
+        else [f"the policy is trained in steps {sorted(record.trained)}"]
+    )
+    return Measure.count(wrong, "faults of values and returns")
+
+
+@FLOW.law(
     "order of a step",
     "weights of the step before, a step too many or too few, a save or a validation at another step",
     excluded=without("trainer loop"),
@@ -153,11 +186,11 @@ def each_step_happens_in_order(stack: Any, case: Numbers) -> Measure:
 @FLOW.law(
     "rows that are written",
     "scores of another answer, prompts in another order than answers, rows of another step",
-    excluded=without("trainer loop"),
+    excluded=without(WRITES),
 )
 def written_rows_are_those_that_train(stack: Any, case: Numbers) -> Measure:
     """Compare the rows of each step's file with those that the step trains with."""
-    record, wrong = _run(stack, FlowPlan(steps=2, balanced=True)), []
+    record, wrong = _run(stack, FlowPlan(steps=2, balanced=True), WRITES), []
     for step, rows in record.trained.items():
         due = sorted(
             (_text(prompt_ids(row.prompt)), _text(row.answer_ids), score_of(row.prompt, row.copy, step))
@@ -254,16 +287,23 @@ def _wrong_metrics(record: FlowRecord, step: int, due: Mapping[str, float]) -> l
 
 @FLOW.law(
     "validations of several answers",
-    "one answer in place of several, prompts of one text taken for one prompt",
+    "one answer in place of several",
     excluded=without("trainer loop"),
 )
-def validations_take_all_answers(stack: Any, case: Numbers) -> Measure:
-    """Compare mean scores of validations in which each prompt has three answers, and two prompts have one text."""
-    record = _run(stack, FlowPlan(steps=1, validate_every=1, validation_copies=3))
+@FLOW.law(
+    "validations of prompts of one text",
+    "prompts of one text taken for one prompt",
+    excluded=without("trainer loop"),
+    one_text=True,
+)
+def validations_take_all_answers(stack: Any, case: Numbers, one_text: bool = False) -> Measure:
+    """Compare mean scores of validations in which each prompt has three answers."""
+    plan = FlowPlan(steps=1, validate_every=1, validation_copies=3, one_text=one_text)
+    record = _run(stack, plan)
     return Measure.count(_wrong_metrics(record, 1, _validation(record, 1, 3)), "metrics of validations")
 
 
-def _run(stack: Any, plan: FlowPlan) -> FlowRecord:
+def _run(stack: Any, plan: FlowPlan, name: str = "trainer loop") -> FlowRecord:
     with tempfile.TemporaryDirectory() as folder:
-        record: FlowRecord = stack.utilities["trainer loop"](replace(plan, folder=folder))
+        record: FlowRecord = stack.utilities[name](replace(plan, folder=folder))
     return record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seatrial.relations.contracts.utilities import Episode
@@ -260,3 +260,66 @@ def interactions_have_the_conversation(stack: Any, case: Numbers, calls: int) ->
     for number, (one, other) in enumerate(zip(found, due, strict=False)):
         wrong += [f"reply {number}: {one}"] if one != other else []
     return Measure.count(wrong, "conversations that are others")
+
+
+PROMPT = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is the weather?"})
+SPOKEN: Sequence[tuple[str, Any]] = (("assistant", "I look."), ("tool", [TOOL_TEXT]), ("assistant", "Sunny."))
+
+
+def requests_of_turns(
+    prompt: Sequence[Mapping[str, str]], turns: Sequence[tuple[str, Any]], templated: bool
+) -> dict[str, Any]:
+    """Return the texts of a request, as the template writes its messages."""
+    text, asked, trained = _written([(one["role"], one["content"]) for one in prompt]), [], ""
+    header = "<|im_start|>assistant\n"
+    found = {"prompt": text + header}
+    for kind, content in turns:
+        if kind == "assistant":
+            asked.append(text + header)
+            trained += f"{content}<|im_end|>\n"
+        text += _written([(kind, one) for one in ([content] if isinstance(content, str) else content)])
+    return {**found, "asked": asked, "text": text, "trained": trained, "positions": True}
+
+
+def _written(messages: Sequence[tuple[str, str]]) -> str:
+    return "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in messages)
+
+
+@TURNS.law(
+    "messages of a request",
+    "a header of an answer too many, tokens of a tool that train, the first turn's prompt for all",
+    excluded=without("request of turns"),
+    turns=(
+        SPOKEN,
+        (*SPOKEN, ("user", "And now?"), ("assistant", "Rain.")),
+        (("assistant", "Both."), ("tool", ["one", "two"]), ("tool", ["three"]), ("assistant", "Done.")),
+        (("assistant", "Sunny."),),
+    ),
+)
+@TURNS.law(
+    "messages of a request, a tool first",
+    "the header of an answer before what a tool answers",
+    excluded=without("request of turns"),
+    turns=((("tool", [TOOL_TEXT]), ("assistant", "Sunny.")),),
+)
+def requests_are_what_the_template_writes(
+    stack: Any, case: Numbers, turns: Sequence[Sequence[tuple[str, Any]]]
+) -> Measure:
+    """Compare the texts of requests with the messages as the template writes them, whichever line breaks end turns."""
+    wrong = []
+    for own in turns:
+        for templated in (False, True):
+            right = requests_of_turns(PROMPT, own, templated)
+            given = stack.utilities["request of turns"](PROMPT, own, templated)
+            wrong += [
+                f"{len(own)} turns: {name} {given[name]!r}, {value!r} is right"
+                for name, value in right.items()
+                if _unbroken(given[name]) != _unbroken(value)
+            ]
+    return Measure.count(wrong, "texts of requests that are others")
+
+
+def _unbroken(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unbroken(one) for one in value]
+    return value.replace("<|im_end|>\n", "<|im_end|>") if isinstance(value, str) else value

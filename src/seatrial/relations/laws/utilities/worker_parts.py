@@ -251,6 +251,40 @@ def _collated(case: Numbers) -> Iterable[Arguments]:
     yield [row(4), row(4)], False
 
 
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "actor": {"size": 3, "tokens": 30, "dynamic": True},
+    "reference": {"size": 5, "tokens": 50, "dynamic": False},
+    "critic": {"size": 7, "tokens": 70, "dynamic": True},
+}
+
+
+def settings_of(
+    role: str, options: Mapping[str, Any], temperature: float, values: Tensor
+) -> tuple[Any, Tensor]:
+    """Return the settings of a role's model, and the values that it gives."""
+    own = options[role]
+    found = {
+        "micro_batch_size": own["size"],
+        "max_token_len": own["tokens"],
+        "use_dynamic_bsz": own["dynamic"],
+    }
+    return (found if role == "critic" else {**found, "temperature": temperature}), values
+
+
+def _answers(values: Tensor, sizes: Sequence[tuple[int, int]], most: int | None) -> list[Tensor]:
+    """Return the values of each row's answer, whatever the micro-batches."""
+    return [row[:answer] for row, (_, answer) in zip(values, sizes, strict=True)]
+
+
+def _rows_of_a_worker(case: Numbers) -> Iterable[Arguments]:
+    """Rows of unequal lengths, in micro-batches of two and in those of at most so many tokens."""
+    sizes = [(3, 4), (5, 7), (1, 1), (4, 6), (2, 2), (5, 1), (1, 7)]
+    sizes = [(3, 4)] * 6 if case.tidy else sizes
+    values = torch.randn(len(sizes), max(answer for _, answer in sizes), generator=case.generator())
+    for most in (None, 12, 20, 99):
+        yield values, sizes, most
+
+
 WORKER_PART_FUNCTIONS = (
     Plain(
         name="MLP in tiles",
@@ -325,6 +359,32 @@ WORKER_PART_FUNCTIONS = (
             for more in ((), (3,), (2, 3))
         ],
         right=put_back,
+    ),
+    *(
+        Plain(
+            name=f"{what} of rows",
+            law=f"{what} of a worker's rows",
+            suspects="rows, or the mask of rows, that are not put back in order after micro-batches by tokens",
+            cases=_rows_of_a_worker,
+            right=_answers,
+        )
+        for what in ("values", "log-probabilities", "entropies")
+    ),
+    Plain(
+        name="settings of models",
+        law="settings of actor, reference and critic",
+        suspects="settings of another model, a temperature that is left out",
+        cases=lambda case: [
+            (role, SETTINGS, 0.75, torch.randn(3, 4, generator=case.generator())) for role in SETTINGS
+        ],
+        right=settings_of,
+    ),
+    Plain(
+        name="logged rate",
+        law="rates that are logged",
+        suspects="the rate of the next step",
+        cases=lambda case: [(role, [0.5, 0.25, 0.125]) for role in ("actor", "critic")],
+        right=lambda role, rates: rates[0],
     ),
     Plain(
         name="collated rows",
