@@ -76,7 +76,7 @@ def _weights(mixed: Mixed, options: Mixing, ids_BS: Tensor) -> Tensor:
     for number, (weight, bias) in enumerate(mixed.classifier):
         hidden_BSD = (hidden_BSD.relu() if number else hidden_BSD) @ weight.T + bias
     num_adapters = len(next(iter(mixed.factors.values())))
-    weights_BSLN = hidden_BSD.unflatten(-1, (-1, num_adapters))
+    weights_BSLN = hidden_BSD.reshape(*hidden_BSD.shape[:-1], -1, num_adapters)
     if options.softmax:
         weights_BSLN = (weights_BSLN / options.temperature).softmax(-1)
     return weights_BSLN.expand(-1, -1, len(mixed.factors), -1)

@@ -42,7 +42,8 @@ def model_of(
     stream = torch.Generator().manual_seed(seed)
     config = config_of(kind, **changes)
     config._attn_implementation = "eager"  # the plainest, with every trait
-    model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    model = model_class(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             centre = 1.0 if weight.ndim == 1 and name.endswith("weight") else 0.0

@@ -15,8 +15,8 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection, arbitrary_address, wait
+from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 from unittest.mock import patch
@@ -54,7 +54,8 @@ def serve_from_here() -> None:
     if RANK_COMMAND in os.environ or not has_one_thread():
         return
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(arbitrary_address("AF_UNIX"))
+        addresses: Any = connection  # the function that makes one has no type
+        listening.bind(addresses.arbitrary_address("AF_UNIX"))
         listening.listen()
         living, held = os.pipe()
         process = os.fork()
@@ -72,7 +73,8 @@ def serve_from_here() -> None:
 def _serve(listening: socket.socket, living: int) -> NoReturn:
     """Be the server until no process holds the other end of the pipe."""
     try:
-        if living not in select.select([listening, living], [], [])[0]:
+        watched: list[Any] = [listening, living]
+        if living not in select.select(watched, [], [])[0]:
             forkserver.main(listening.detach(), living, list(PRELOAD))
     finally:
         os._exit(0)
