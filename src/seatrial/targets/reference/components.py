@@ -51,7 +51,6 @@ from seatrial.targets.reference.parts.texts import ReferenceTexts
 from seatrial.targets.reference.runs.artifacts import ReferenceLeftovers
 from seatrial.targets.reference.runs.checkpoints import ReferenceSaving
 from seatrial.targets.reference.runs.commands import ReferenceCommands
-from seatrial.targets.reference.runs.forking import serve_from_here
 from seatrial.targets.reference.runs.placements import ReferencePlacements
 from seatrial.targets.reference.runs.resume import ReferenceResumedTraining, ReferenceResumes
 from seatrial.targets.reference.runs.short import ReferenceRuns
@@ -248,10 +247,3 @@ def metric_specs(loss: LossSpec) -> Mapping[str, MetricSpec]:
         "probs_ratio_clamped_min": MetricSpec(quantity="clamped_ratio", how="min", clip=clip),
         "probs_ratio_clamped_max": MetricSpec(quantity="clamped_ratio", how="max", clip=clip),
     }
-
-
-def serving_components() -> ReferenceComponents:
-    """Return the components, whose ranks are forked from a copy of this process."""
-    made = ReferenceComponents()
-    serve_from_here()
-    return made

@@ -203,9 +203,12 @@ class ReferenceTarget:
 
     def components(self) -> object:
         """Return refrl's components under the configuration of the relations; their ranks are forked from here."""
-        from seatrial.targets.reference.components import serving_components
+        from seatrial.targets.reference.components import ReferenceComponents
+        from seatrial.targets.reference.runs.forking import serve_from_here
 
-        return serving_components()
+        made = ReferenceComponents()
+        serve_from_here()
+        return made
 
     def _sft(self, request: JobRequest) -> TrainingJob:
         from refrl.config import SFTRunConfig, load_config

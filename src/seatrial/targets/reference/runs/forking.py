@@ -66,7 +66,7 @@ def serve_from_here() -> None:
         server: Any = forkserver._forkserver
         server._forkserver_address, server._forkserver_alive_fd = listening.getsockname(), held
         server._forkserver_pid = process
-        # The original checks that the server is a child of the calling process: it is none of a copy of this one.
+        # It asks whether the server is a living child, which it is not of a copy of this process.
         server.ensure_running = lambda: None
 
 
