@@ -5,11 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.forked import client, server
@@ -20,7 +16,6 @@ from refrl.generation import process
 from refrl.runtime import launcher
 from seatrial.faults.planting import PRELOAD
 from seatrial.targets.reference.guards import worked
-from seatrial.targets.reference.runs import forking
 from seatrial.targets.reference.target import ReferenceTarget
 
 
@@ -130,38 +125,3 @@ def test_a_fork_server_of_multiprocessing_has_the_stack_imported() -> None:
     process.join()
     assert receiving.recv() is True
     assert process.exitcode == 7
-
-
-KNOWN: list[str] = []
-"""What this process alone has learned."""
-
-
-def report_known(to: Connection) -> None:
-    """Send the parent's id, and what is known."""
-    to.send((os.getppid(), KNOWN))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from 3.12 on, of the threads that are left behind
-def test_ranks_are_forked_from_a_copy_of_the_process_that_imported_the_stack(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """From a process that has other threads none is."""
-    served: Any = forkserver._forkserver
-    for name in ("_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid", "ensure_running"):
-        monkeypatch.setattr(served, name, getattr(served, name))
-    before = served._forkserver_pid
-    monkeypatch.setattr(forking, "PRELOAD", ())
-    monkeypatch.setattr(forking, "has_one_thread", lambda: False)
-    forking.serve_from_here()
-    assert served._forkserver_pid == before
-    monkeypatch.setattr(forking, "has_one_thread", lambda: True)
-    monkeypatch.setattr(sys.modules[__name__], "KNOWN", ["imported"])
-    forking.serve_from_here()
-    context = multiprocessing.get_context("forkserver")
-    receiver, sender = context.Pipe(duplex=False)
-    rank = context.Process(target=report_known, args=(sender,))
-    rank.start()
-    rank.join()
-    assert receiver.recv() == (served._forkserver_pid, ["imported"])
-    os.close(served._forkserver_alive_fd)
-    assert os.waitpid(served._forkserver_pid, 0)[1] == 0

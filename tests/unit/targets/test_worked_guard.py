@@ -102,7 +102,7 @@ def test_two_processes_share_the_subjects_and_one_that_ends_is_named(monkeypatch
         return [WorkedExample(name=subject, call=call, right=subject)]
 
     monkeypatch.setattr(ReferenceExamples, "worked_examples", examples)
-    monkeypatch.setattr(worked, "has_one_thread", lambda: True)
+    monkeypatch.setattr(worked, "_has_one_thread", lambda: True)
 
     def asked(*subjects: str) -> dict[str, Any]:
         monkeypatch.setattr(worked, "subjects_of", lambda config: subjects)

@@ -202,13 +202,10 @@ class ReferenceTarget:
         )
 
     def components(self) -> object:
-        """Return refrl's components under the configuration of the relations; their ranks are forked from here."""
+        """Return refrl's components under the configuration of the relations."""
         from seatrial.targets.reference.components import ReferenceComponents
-        from seatrial.targets.reference.runs.forking import serve_from_here
 
-        made = ReferenceComponents()
-        serve_from_here()
-        return made
+        return ReferenceComponents()
 
     def _sft(self, request: JobRequest) -> TrainingJob:
         from refrl.config import SFTRunConfig, load_config

@@ -130,7 +130,7 @@ class WorkedExamples:
         self._turns, places = os.pipe()
         os.write(places, bytes(range(len(self._subjects))))
         os.close(places)
-        self._copy = None if is_started() or not has_one_thread() else self._begin_copy()
+        self._copy = None if is_started() or not _has_one_thread() else self._begin_copy()
 
     def _begin_copy(self) -> tuple[BaseProcess, Connection]:
         context = multiprocessing.get_context("fork")
@@ -172,7 +172,7 @@ class WorkedExamples:
             guards.block(WORKED, "; ".join(found.blocked))
 
 
-def has_one_thread() -> bool:
+def _has_one_thread() -> bool:
     """Return whether the kernel knows of no other thread of this process; False where it cannot be asked."""
     tasks = Path("/proc/self/task")
     return tasks.is_dir() and len(list(tasks.iterdir())) == 1

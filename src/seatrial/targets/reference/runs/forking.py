@@ -1,7 +1,7 @@
 """Ranks of refrl that are forked from one server process, which has imported torch, transformers and refrl.
 
-A new process spends five seconds of processor time on these imports. The server starts with the first rank, or is a
-copy of this process (`serve_from_here`), and exits with this process.
+A new process spends five seconds of processor time on these imports. The server starts with the first rank and exits
+with this process.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ import functools
 import gc
 import multiprocessing
 import os
-import select
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import connection, forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -28,7 +25,6 @@ from refrl.config import ClusterConfig
 from refrl.lifeline import LIFELINE
 from refrl.runtime import launcher
 from refrl.runtime.rank_process import GRACE_SECONDS, Ended
-from seatrial.targets.reference.guards.worked import has_one_thread
 
 RANK_COMMAND = "SEATRIAL_RANK_COMMAND"
 """Variable with the module, and its first words, that a rank runs instead."""
@@ -43,41 +39,6 @@ PRELOAD = (
 Main = Callable[[Sequence[str]], None]
 Command = Callable[[Sequence[str]], int | None]
 """The function of a command, which returns its exit status; None: 0."""
-
-
-def serve_from_here() -> None:
-    """Make the server a copy of this process and of all that it has imported, for its later copies too.
-
-    The copy imports the rest of `PRELOAD` when the first rank is asked for. Nothing is done in a process with other
-    threads, which do not come along, or where ranks are new processes.
-    """
-    if RANK_COMMAND in os.environ or not has_one_thread():
-        return
-    with socket.socket(socket.AF_UNIX) as listening:
-        addresses: Any = connection  # the function that makes one has no type
-        listening.bind(addresses.arbitrary_address("AF_UNIX"))
-        listening.listen()
-        living, held = os.pipe()
-        process = os.fork()
-        if not process:
-            os.close(held)
-            _serve(listening, living)
-        os.close(living)
-        server: Any = forkserver._forkserver
-        server._forkserver_address, server._forkserver_alive_fd = listening.getsockname(), held
-        server._forkserver_pid = process
-        # It asks whether the server is a living child, which it is not of a copy of this process.
-        server.ensure_running = lambda: None
-
-
-def _serve(listening: socket.socket, living: int) -> NoReturn:
-    """Be the server until no process holds the other end of the pipe."""
-    try:
-        watched: list[Any] = [listening, living]
-        if living not in select.select(watched, [], [])[0]:
-            forkserver.main(listening.detach(), living, list(PRELOAD))
-    finally:
-        os._exit(0)
 
 
 def launch_ranks(main: Main, words: Sequence[str], cluster: ClusterConfig) -> None:
