@@ -144,7 +144,9 @@ def _apply_override(data: dict[str, Any], override: str, known: Mapping[str, Any
 
 def _override_value(override: str, text: str, annotation: Any) -> Any:
     """Parse the value as YAML; a key that takes text takes it unchanged (`log_dir=2026` is a path)."""
-    choices = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    union = (types.UnionType, typing.Union)  # `Directory | None` is of the second kind
+    choices = typing.get_args(annotation) if typing.get_origin(annotation) in union else (annotation,)
+    choices = tuple(getattr(choice, "__origin__", choice) for choice in choices)
     if str in choices:
         return None if type(None) in choices and text in ("null", "~", "") else text
     try:
