@@ -244,8 +244,12 @@ def _merged_in_one_file(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Te
     if kind.config != "LoraConfig" or kind.trait in NETS or not has_rows_of_tokens(kind.options):
         raise NotServed("embeddings and the head are as they were")
     before = model.outputs(ids_BS)
+    try:
+        copied = copy.deepcopy(model.model)
+    except RuntimeError as error:  # of a tensor that is computed from another
+        raise NotServed("such a model cannot be copied") from error
     with refusing():
-        merged = copy.deepcopy(model.model).merge_and_unload()
+        merged = copied.merge_and_unload()
     found = _logits_of_base(merged, ids_BS)
     if not torch.allclose(found, before, atol=1e-4):
         raise NotServed("the merged model has other outputs")

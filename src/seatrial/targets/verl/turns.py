@@ -99,6 +99,8 @@ class VerlTurns(KnowsFailures):
         self._rewards = "tool_rewards" in getsource(sys.modules[LOOP])
         self.schemas = import_without("verl.tools.schemas", (*UNUSED, "openai"))
         self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self._episode}
+        if "gpt-oss" in getsource(sys.modules[LOOP]):
+            self.utilities = {**self.utilities, "agent episode as gpt-oss writes it": self._episode}
         if "routed_experts" in getsource(sys.modules[f"{LOOP.rpartition('.')[0]}.agent_loop"]):
             self.utilities = {**self.utilities, "experts of episodes": self._episode}
         if hasattr(self.loop, "_initialize_interactions"):  # to 0.7

@@ -61,7 +61,7 @@ PREDICTIONS = Relation(
     component="whole_trainer",
     statement="A caller's function of metrics gets the model's outputs for the held-out rows.",
     cost="CPU, a second a run",
-    cases=plan(num_steps=1, eval_steps=1, predicts=True),
+    cases=plan(num_steps=2, eval_steps=1, predicts=True),  # a schedule with a warm-up needs two
     excluded=_evaluates_sequences,
     thorough=True,
 )

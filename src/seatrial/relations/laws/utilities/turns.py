@@ -119,7 +119,7 @@ def cut_episodes_keep_their_begin(stack: Any, case: Numbers) -> Measure:
 @TURNS.law(
     "answers of tools in the form of gpt-oss",
     "another form that the template of the tokenizer writes, no prompt for the next turn",
-    excluded=without("agent episode"),
+    excluded=without("agent episode as gpt-oss writes it"),
 )
 def answers_of_tools_have_their_form(stack: Any, case: Numbers) -> Measure:
     """Compare the text between two turns with OpenAI's description of its form."""
@@ -326,7 +326,7 @@ def _written(messages: Sequence[tuple[str, str]]) -> str:
 def requests_are_what_the_template_writes(
     stack: Any, case: Numbers, turns: Sequence[Sequence[tuple[str, Any]]]
 ) -> Measure:
-    """Compare the texts of requests with the messages as the template writes them, whichever line breaks end turns."""
+    """Compare the texts of requests with messages as the template writes them, with any line breaks between turns."""
     wrong = []
     for own in turns:
         for templated in (False, True):
