@@ -28,7 +28,7 @@ from seatrial.relations.contracts.trainer_flow import (
     source_of,
     value_of,
 )
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.estimators import UNUSED
@@ -67,6 +67,11 @@ class VerlTrainerLoop(KnowsFailures):
             finding="verl: small functions of older releases",
             releases=before("verl", "0.5.1"),
         ).of("R31.flow/validations of prompts of one text"),
+        KnownFailure(
+            "the logged lengths of sequences are the work that is estimated from them",
+            finding="verl: small functions of older releases",
+            releases=between("verl", "0.6.1", "0.7"),
+        ).of("R31.flow/metrics of the loop"),
     )
 
     def __init__(self) -> None:

@@ -75,7 +75,7 @@ class VerlTurns(KnowsFailures):
         KnownFailure(
             "the results of earlier calls of a turn are added again with each further one",
             finding="verl: small functions of older releases",
-            releases=before("verl", "0.7"),
+            releases=before("verl", "0.6.1"),
         ).of("R31.turns/messages of an interaction, several calls in a turn"),
     )
 
