@@ -295,6 +295,7 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "call formats": lambda: list(WRITTEN),
     "tool calls": read_calls,
     "agent episode": episode,
+    "agent episode as gpt-oss writes it": episode,
     "messages of an interaction": conversations,
     "request of turns": requests_of_turns,
     "estimated work": lambda kind, sizes, lengths: (

@@ -48,7 +48,6 @@ def test_trials_by_level_and_by_name() -> None:
         (["grpo.max_num_steps=lots"], "grpo.max_num_steps"),
         (["--seed", "-1"], "--seed -1: give 0 to"),
         (["--timeout", "0"], "--timeout 0 is not positive"),
-        (["--output", ""], "argument --output: expected a folder (an unset shell variable is empty)"),
         (["--resume", "nowhere"], "nowhere is no run directory"),
         (["--resume", ".", "--level", "0"], "--level goes with a new run"),
         (["--resume", ".", "grpo.max_num_steps=1"], "key=value go with a new run"),
@@ -68,6 +67,15 @@ def test_wrong_words_are_one_message_and_make_nothing(
     assert message in error
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_output_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be the current folder."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--output", ""])
+    assert (
+        "argument --output: expected a folder (an unset shell variable is empty)" in capsys.readouterr().err
+    )
 
 
 def test_a_missing_model_is_blocked_with_valid_results(

@@ -92,7 +92,7 @@ class ValidatingLoader(RowLoader, Protocol):
     """One that also reads rows of a validation, by another loader."""
 
     def validated_rows(self, plan: LoaderPlan) -> Sequence[int]:
-        """Return the rows of a validation, in the order in which they are read; nothing asks to shuffle them."""
+        """Return the rows of a validation, in the order in which they are read; no option shuffles them."""
         ...
 
 

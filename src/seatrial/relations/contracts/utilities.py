@@ -204,6 +204,7 @@ UTILITIES: Mapping[str, str] = {
     "continued tokens": "(form, special tokens, template, messages, answers with stop, without, and what follows)"
     " -> text, text under the mask, mask and log-probabilities before each answer",
     "agent episode": "(answers of the model, text of the tool, options of sampling, options of the loop) -> `Episode`",
+    "agent episode as gpt-oss writes it": "(as `agent episode`, of a loop that knows the form of gpt-oss) -> `Episode`",
     "experts of episodes": "(as `agent episode`) -> `Episode` whose `experts` are those that each answer came with",
     "messages of an interaction": "(answers of the model, replies, text of the tool) -> conversation before each reply",
     "latest checkpoint": "(steps on disk, step in the note of the last or None) -> step that is found, or None",
@@ -221,7 +222,7 @@ UTILITIES: Mapping[str, str] = {
     "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is given",
     "reward calls of episodes": "(rows) -> ids of each answer, and the facts that the function is given with it",
     "prompts of files": "(records of files, options) -> rows; see `laws.utilities.data_sets`",
-    "request of turns": "(prompt, turns, whether the template writes each question anew) -> texts, whether in order",
+    "request of turns": "(prompt, turns, whether the template writes each question again) -> texts, whether in order",
     "messages with media": "(messages, names of media by kind) -> pieces of each message, its kind and text or name",
     "pairs of files": "(records of files, options) -> ids and mask of chosen and rejected of each row",
     "dispatched to workers": "(batch, part of each worker, which answer, options) -> ids of each, ids that come back",

@@ -13,7 +13,7 @@ CLASSIFIES: dict[str, Any] = {
     "refuses": ("two at once", "mixed batch", "rescaling"),
     "closed_form": False,
 }
-"""An adapter for classification has the head too, which PEFT saves without being told."""
+"""An adapter for classification has the head too, which PEFT saves by itself."""
 LAYERS: dict[str, type[Any]] = {
     "lora-scaled-embedding": lora(trait="scaled embedding", target_modules=["embed_tokens", "q_proj"]),
     "lora-scaled-tokens": lora(

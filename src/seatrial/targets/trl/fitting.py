@@ -31,7 +31,7 @@ SPARED = (
     "pad_to_multiple_of", "chat_template_kwargs", "num_generations_eval", "top_p", "top_k", "min_p",
     "repetition_penalty", "generation_kwargs", "cast_lm_head_to_fp32",
 )  # fmt: skip
-"""Options without which a setup runs where a release lacks them: what is expected is read from those that are left."""
+"""A setup runs without these options where a release does not have them: what is expected is read from the others."""
 MEANS = ("dapo", "bnpo", "grpo")
 """Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
 

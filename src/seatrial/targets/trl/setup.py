@@ -34,7 +34,7 @@ class Setup:
     optional: Mapping[str, Any] = field(default_factory=dict)
     """Those that a release may lack."""
     sheds: Sequence[str] = ()
-    """Options without which it is still worth a run, where a release lacks them; see `shedding`."""
+    """Options without which it is still worth a run, where a release does not have them; see `shedding`."""
     enumerated: Sequence[str] = ()
     """Options that are given as members of the enumeration that their default is one of."""
     scalars: Mapping[str, Scalar] = field(default_factory=dict)

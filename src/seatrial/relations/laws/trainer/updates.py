@@ -57,7 +57,7 @@ def _across_steps(stack: Any, seed: int, tidy: bool) -> TrainerPlan:
 
 
 def _generates_for_whole_steps(stack: Any) -> str | None:
-    """Return the declaration by which a generation begins with a step, whatever the number of its micro-batches."""
+    """Return the declaration by which a generation begins with a step, for any number of micro-batches."""
     spec = stack.trainer_spec
     if not isinstance(spec.objective, RolloutSpec):
         return "it samples nothing"

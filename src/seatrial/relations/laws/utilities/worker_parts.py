@@ -272,7 +272,7 @@ def settings_of(
 
 
 def _answers(values: Tensor, sizes: Sequence[tuple[int, int]], most: int | None) -> list[Tensor]:
-    """Return the values of each row's answer, whatever the micro-batches."""
+    """Return the values of each row's answer, in any micro-batches."""
     return [row[:answer] for row, (_, answer) in zip(values, sizes, strict=True)]
 
 
