@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,20 +138,13 @@ def _mixed(model: Any, folder: Path) -> Mixed:
 def _added(ids_BS: Tensor, added: Mapping[str, Callable[[Tensor], Tensor]]) -> tuple[Tensor, Tensor]:
     """Return logits and the last hidden state of the base, with what is added to its layers."""
     model = _plain()
-    with _hooked(model, added), torch.no_grad():
+    for name, add in added.items():
+        model.get_submodule(name).register_forward_hook(
+            lambda layer, given, made, add=add: made + add(given[0])
+        )
+    with torch.no_grad():
         found = model(input_ids=ids_BS, output_hidden_states=True)
     return found.logits, found.hidden_states[-1]
-
-
-@contextmanager
-def _hooked(model: Any, added: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    def hook(add: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-        return lambda layer, given, made: made + add(given[0])
-
-    handles = [model.get_submodule(name).register_forward_hook(hook(add)) for name, add in added.items()]
-    yield
-    for handle in handles:
-        handle.remove()
 
 
 class Mixtures(KnowsFailures):

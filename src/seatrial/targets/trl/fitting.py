@@ -27,11 +27,6 @@ from seatrial.targets.trl.shedding import shed
 
 BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
 """Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
-SPARED = (
-    "pad_to_multiple_of", "chat_template_kwargs", "num_generations_eval", "top_p", "top_k", "min_p",
-    "repetition_penalty", "generation_kwargs", "cast_lm_head_to_fp32",
-)  # fmt: skip
-"""A setup runs without these options where a release does not have them: what is expected is read from the others."""
 MEANS = ("dapo", "bnpo", "grpo")
 """Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
 
@@ -44,8 +39,6 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     """
     what = f"{setup.trainer}Trainer of trl {release('trl')}"
     defaults = {item.name: item.default for item in fields(config_class)}
-    kept = {name: one for name, one in setup.options.items() if name in defaults or name not in SPARED}
-    setup = replace(setup, options=kept)
     if setup.trainer == "SFT" and "max_length" not in defaults and "max_seq_length" in defaults:
         setup = _on_whole_texts(setup)
     setup = shed(setup, (trainer_class, config_class), defaults)

@@ -33,10 +33,17 @@ MEANINGS: Mapping[str, Sequence[str]] = {
 
 A loss type of GRPO becomes `dapo`, or what the release has in its place.
 """
+SPARED = frozenset(
+    (
+        "pad_to_multiple_of", "chat_template_kwargs", "num_generations_eval", "top_p", "top_k", "min_p",
+        "repetition_penalty", "generation_kwargs", "cast_lm_head_to_fp32",
+    )
+)  # fmt: skip
+"""Options without which every setup runs where a release does not have them: the others say what is expected."""
 
 
 def shed(setup: Setup, classes: tuple[type, type], defaults: Mapping[str, Any]) -> Setup:
-    """Return the setup without those of the options in `sheds` that the release does not have, or not with that value.
+    """Return the setup without options that the release does not have: those in `sheds`, or their values, and `SPARED`.
 
     Args:
         setup: what is asked for.
@@ -44,18 +51,18 @@ def shed(setup: Setup, classes: tuple[type, type], defaults: Mapping[str, Any]) 
         defaults: of the configuration's options, by name.
     """
     setup = _with_switch(setup, defaults)
-    missing = {name for name in setup.options if name not in defaults}
-    missing |= {one.partition("=")[0] for one in unknown_choices(setup.options, *classes)}
+    absent = setup.options.keys() - defaults.keys()
+    missing = absent | {one.partition("=")[0] for one in unknown_choices(setup.options, *classes)}
     if setup.unscored and "unscored" in setup.sheds and not takes_no_reward(classes[0]):
         setup = replace(setup, unscored=False)
-    for name in sorted(missing & set(setup.sheds)):
+    for name in sorted(missing & set(setup.sheds) | absent & SPARED):
         options = {one: value for one, value in setup.options.items() if one != name}
         if name == "packing_strategy" and name not in defaults:
             del options["packing"]  # it cuts rows there
         if name == "loss_type":
             options = {one: value for one, value in options.items() if one != "epsilon_high"}
             options["loss_type"] = "dapo"
-        setup = replace(_reset(setup, MEANINGS[name]), options=options)
+        setup = replace(_reset(setup, MEANINGS.get(name, ())), options=options)
     return setup
 
 

@@ -12,7 +12,6 @@ import torch
 from seatrial.relations.laws.utilities.turns import TEMPLATE
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.verl.estimators import UNUSED
 
@@ -35,17 +34,8 @@ class VerlRequests(KnowsFailures):
     )
 
     def __init__(self) -> None:
-        """Find the class.
-
-        Raises:
-            Gone: the release has none.
-        """
-        try:
-            self._module = import_without(SCHEMAS, (*UNUSED, "openai"))
-        except ModuleNotFoundError as error:
-            if not f"{SCHEMAS}.".startswith(f"{error.name}."):
-                raise
-            raise Gone(f"verl {release('verl')} has no {SCHEMAS}") from error
+        """Find the class."""
+        self._module = import_without(SCHEMAS, (*UNUSED, "openai"))
         self.utilities: Mapping[str, Callable[..., Any]] = {"request of turns": self._request}
 
     def _request(

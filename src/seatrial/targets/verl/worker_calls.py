@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -128,8 +129,8 @@ def _called(worker: Any, method: str, batch: Any) -> Any:
     device = SimpleNamespace(
         max_memory_allocated=lambda: 0, max_memory_reserved=lambda: 0, current_device=lambda: "cpu"
     )
-    sys.modules[type(worker).__module__].__dict__["get_torch_device"] = lambda: device
-    with in_float32():
+    module = sys.modules[type(worker).__module__]
+    with in_float32(), mock.patch.object(module, "get_torch_device", lambda: device, create=True):
         try:
             return inspect.unwrap(getattr(type(worker), method))(worker, batch)
         except AttributeError as error:

@@ -39,16 +39,14 @@ def _read(file: str, parser_class: Callable[..., Any]) -> str:
     return str(found.count)
 
 
-REFUSED_ROWS: Sequence[Row] = (
-    *(
-        Row(
-            "options",
-            "trl:TrlParser trl.scripts.utils:TrlParser",
-            f"a file with {name}",
-            partial(_read, file),
-            right,
-            "0.19.0.dev0",
-        )
-        for name, (file, right) in FILES.items()
-    ),
-)
+REFUSED_ROWS: Sequence[Row] = [
+    Row(
+        "options",
+        "trl:TrlParser trl.scripts.utils:TrlParser",
+        f"a file with {name}",
+        partial(_read, file),
+        right,
+        "0.19.0.dev0",
+    )
+    for name, (file, right) in FILES.items()
+]
