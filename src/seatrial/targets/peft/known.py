@@ -160,6 +160,7 @@ PADDED = KnownFailure(
     finding="PEFT: padded rows of a generation with virtual tokens",
 ).of("R29.routes/asked: generated from padded rows")
 PADDED_PREFIX = replace(PADDED, releases=before("peft", "0.19"))
+GENERATED_PREFIX = GENERATED.of("R29.routes/asked: generated from padded rows")
 FROD_BFLOAT16 = KnownFailure(
     "projections are computed again from the weights of the base, in their precision",
     finding="PEFT: FRoD over a base in bfloat16",

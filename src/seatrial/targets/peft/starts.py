@@ -139,6 +139,7 @@ def starts_of(kind: Any, model: Any, config: Any) -> dict[str, Spread]:
     trains = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     for name, value in (*trains, *model.named_buffers()):
         parts = [part for part in name.split(".") if part in table]
-        if parts and "bias" not in name:
+        # Buffers of indices are no part of what is drawn.
+        if parts and "bias" not in name and value.is_floating_point():
             found[name] = table[parts[-1]](config, value)
     return found

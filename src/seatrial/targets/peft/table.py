@@ -35,7 +35,7 @@ _VIRTUAL = (
     known_failures.TRAINS_FOR_INFERENCE,
 )
 PROMPTS = (*_VIRTUAL, known_failures.PADDED)
-PREFIXES = (*_VIRTUAL, known_failures.PADDED_PREFIX)
+PREFIXES = (*_VIRTUAL, known_failures.PADDED_PREFIX, known_failures.GENERATED_PREFIX)
 
 LORA: dict[str, type[Any]] = {
     "lora": lora(combining=True),
