@@ -330,7 +330,7 @@ def _wait(
     progress: Progress | None,
 ) -> bool:
     """Wait for the exit; return False if the deadline came first."""
-    # `Popen.wait` with a time limit asks again and again, and is late by up to its pause.
+    # `Popen.wait` with a time limit polls, with pauses that make it late.
     ended = threading.Thread(target=process.wait, daemon=True)
     ended.start()
     while ended.is_alive():
