@@ -58,6 +58,8 @@ class Registry:
         if name in self._built_in:
             known = self._built_in[name]
             return import_object(known, key) if isinstance(known, str) else known
+        if ":" in name:  # to look for entry points is to read the metadata of every installed package
+            return import_object(name, key)
         points = [point for point in self._entry_points() if point.name == name]
         if len({point.value for point in points}) > 1:
             packages = ", ".join(sorted(_package(point) for point in points))
@@ -66,8 +68,6 @@ class Registry:
             )
         if points:
             return import_object(points[0].value, f"{key}={name} (of {_package(points[0])})")
-        if ":" in name:
-            return import_object(name, key)
         raise ConfigError(
             f"{key}={name!r} is unknown; {hint(name, self.names())}; name a custom {self.what} by its import "
             "path, package.module:name"

@@ -111,6 +111,7 @@ def load_model(directory: Path) -> PreTrainedModel:
             of_kind: Any = AutoModelForCausalLM if is_text else AutoModelForMultimodalLM
             loaded: Any = of_kind.from_pretrained(
                 str(directory),
+                config=config,
                 local_files_only=True,
                 dtype=torch.float32,
                 output_loading_info=True,

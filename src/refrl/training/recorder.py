@@ -6,17 +6,15 @@ A recording is plain data (dictionaries, lists, numbers, text, tensors on the CP
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from refrl.algorithms.batching import Batch
 from refrl.policy.base import Update
 from refrl.rollout.sync import Rollouts
+from refrl.streams import global_streams
 from refrl.training.session import Observer, Session, TrainedStep, TunedStep
 
 Recording = dict[str, Any]
@@ -32,11 +30,11 @@ class RunRecorder(Observer):
     def __init__(self) -> None:
         """Start empty."""
         self.recording: Recording = {"steps": [], "validations": [], "losses": []}
-        self._streams: list[str] = []
+        self._streams: dict[str, Any] = {}
 
     def started(self, session: Session) -> None:
         """Record the initial weights, and what the run was built from."""
-        self._streams = _global_streams()
+        self._streams = global_streams()
         self.recording |= {
             "initial_weights": _weights(session),
             "initial_draft_weights": _draft_weights(session),
@@ -111,7 +109,7 @@ class RunRecorder(Observer):
             "final_weights": _weights(session),
             "reference_end": _reference(session),
             "in_training_mode": session.policy.in_training_mode,
-            "global_streams_untouched": self._streams == _global_streams(),
+            "global_streams_untouched": self._streams == global_streams(),
         }
 
 
@@ -231,8 +229,3 @@ def _draft_weights(session: Session) -> dict[str, Tensor]:
 def _reference(session: Session) -> dict[str, Tensor] | None:
     weights = session.policy.reference_weights()
     return None if weights is None else _copies(dict(weights))
-
-
-def _global_streams() -> list[str]:
-    """Return the state of the random streams that the whole process shares."""
-    return [str(torch.get_rng_state().tolist()), str(random.getstate()), str(np.random.get_state())]

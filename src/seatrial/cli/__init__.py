@@ -6,6 +6,8 @@ A command module `seatrial.cli.<name>` offers `add_arguments(parser)` and `run(a
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -72,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 Pass, 1 Fail, 2 wrong usage, 3 Blocked, 5 nothing ran, 130 interrupted.
     """
+    # At its end the interpreter looks through all that was imported for what could be freed: a second for torch.
+    atexit.register(gc.freeze)
     words = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(words)
     arguments = parser.parse_args(words)

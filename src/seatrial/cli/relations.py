@@ -140,7 +140,8 @@ def run(arguments: argparse.Namespace) -> int:
         # Read when torch is imported: on tiny models more threads only wait for one another.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     with captured_output(arguments.log) as output:
-        stacks = find_stacks(arguments.stack, arguments.target, arguments.adapter)
+        with without_collections():
+            stacks = find_stacks(arguments.stack, arguments.target, arguments.adapter)
         if arguments.list:
             _list(arguments, stacks, relations, output)
             code = EXIT_PASS
@@ -281,6 +282,18 @@ def _what_it_is(adapter: Any) -> str:
     """Return the first line of an adapter's docstring, cut to fit a line."""
     first = (type(adapter).__doc__ or "").strip().partition("\n")[0]
     return first if len(first) <= MAX_ABOUT else f"{first[: MAX_ABOUT - 3]}..."
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect no garbage in this block, which imports a stack: it takes a fifth of the time and frees nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -330,16 +330,14 @@ def _wait(
     progress: Progress | None,
 ) -> bool:
     """Wait for the exit; return False if the deadline came first."""
-    next_report = started
-    while True:
+    # `Popen.wait` with a time limit polls, with pauses that make it late.
+    ended = threading.Thread(target=process.wait, daemon=True)
+    ended.start()
+    while ended.is_alive():
         now = time.monotonic()
-        if progress is not None and now >= next_report:
+        if now >= deadline:
+            return False
+        if progress is not None:
             progress(now - started, console.last_line)
-            next_report = now + _PROGRESS_SECONDS
-        try:
-            process.wait(timeout=_POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() >= deadline:
-                return False
-            continue
-        return True
+        ended.join(min(_PROGRESS_SECONDS, deadline - now))
+    return True
