@@ -167,6 +167,7 @@ class VerlEstimator(KnowsFailures):
                 "sum_pi_squared": inputs.squared_probabilities_BT.clone(),
                 **({"reward_baselines": inputs.baselines_B.clone()} if spec.kind == "remax" else {}),
                 "prompts": torch.ones(B, NUM_PROMPT_TOKENS, dtype=torch.long),
+                "responses": torch.ones_like(inputs.mask_BT, dtype=torch.long),  # read before 0.4.1
                 "attention_mask": torch.cat(
                     [torch.ones(B, NUM_PROMPT_TOKENS, dtype=torch.long), _shown(inputs.mask_BT)], dim=1
                 ),
