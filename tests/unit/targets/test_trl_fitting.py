@@ -168,7 +168,9 @@ class Balances(RowMeans):
         return loss + aux_loss
 
 
-def test_a_trainer_without_the_option_balances_experts_if_its_code_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_without_the_option_balances_experts_if_its_code_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By the weight of the model's configuration, which requests the routers' logits."""
     setup = SETUPS["whole-grpo-experts-own"]
     for trainer, weight in ((object, 0.0), (Balances, 0.5)):
