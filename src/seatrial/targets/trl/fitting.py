@@ -106,7 +106,7 @@ def _with_own_mean(setup: Setup, classes: tuple[type, type], known: frozenset[st
 
 
 def _with_own_best(setup: Setup, trainer_class: type) -> Setup:
-    """Return a setup without a best checkpoint by a scalar that the release logs of an evaluation and does not return."""
+    """Return a setup without a best checkpoint by a scalar that evaluations of the release log and do not return."""
     metric = setup.options.get("metric_for_best_model", "loss")
     if metric.endswith("loss") or not code_has("logs = {**logs, **metrics}", trainer_class):
         return setup
