@@ -9,11 +9,8 @@ from typing import Any
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.named import sources
 
-OF_PROCESSES = re.compile(
-    r"gather(?:_for_metrics)?\((?:mean_entropy|entropy|low_clip|chosen_logits_mean"
-    r"|is_low_clipped\.float\(\)\.mean\(\)|model_output\[\"mean_chosen_logits\"\])\)"
-)
-"""Code that gathers one mean of tokens of each process."""
+OF_PROCESSES = re.compile(r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)")
+"""Code that averages one mean over tokens of each process."""
 STEPS = "Transformers: the steps of its Trainer before 5.0"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
 
@@ -24,15 +21,18 @@ def trains_whole_rows(adapter: Any) -> bool:
 
 
 def averages_processes(adapter: Any) -> bool:
-    """Return whether a trainer that runs in two processes logs the mean of their means of tokens."""
-    return adapter.trainer_spec.spreads and any(
-        OF_PROCESSES.search(source) for source in sources([adapter.trainer_class])
+    """Return whether a trainer with a reference logs the mean of its processes' divergences."""
+    spec = adapter.trainer_spec
+    return (
+        spec.spreads
+        and bool(getattr(spec.objective, "beta", 0))
+        and any(OF_PROCESSES.search(source) for source in sources([adapter.trainer_class]))
     )
 
 
 OF_EVERY_TRAINER = (
     KnownFailure(
-        "a scalar of a step is the mean of the means of its processes, which have different numbers of tokens",
+        "kl of a step is the mean of the means of its processes, which have different numbers of tokens",
         finding="TRL: means of means in the log",
         releases=averages_processes,
     ).of("R22.whole/means of a step are over the rows of both processes"),
