@@ -15,6 +15,7 @@ from seatrial.relations.contracts.trainers import (
     LoggedRow,
     Rollout,
     RolloutSpec,
+    Scalar,
     TrainerPlan,
     TrainerRecord,
     TrainerSpec,
@@ -23,6 +24,7 @@ from seatrial.relations.contracts.trainers import (
 from seatrial.relations.laws.run.updates import SGD
 from seatrial.relations.laws.trainer.logged import tables_hold_the_rollouts
 from seatrial.relations.oracles.schedules import scheduled_rate
+from seatrial.relations.oracles.trainer_metrics import Rows, scalar
 from seatrial.relations.oracles.trainers import advantages, controlled_coefficient, step_loss
 from seatrial.relations.records.run import UpdateRecord
 from seatrial.targets.common.zoo import balance_loss
@@ -289,3 +291,17 @@ def test_gradient_descent_is_that_of_torch() -> None:
     found = SGD(options, "matrices").step(weights, gradients, 0.1)
     for name, leaf in leaves.items():
         assert torch.allclose(found[name], leaf.detach(), atol=1e-6), name
+
+
+def test_a_group_whose_clipped_rewards_are_equal_is_constant() -> None:
+    """Its completions get no advantage, whatever they were given before the range."""
+    for reward_range, share in ((None, 0.0), ((0.0, 1.5), 0.5), ((0.0, 0.5), 0.5), ((0.0, 0.0), 1.0)):
+        rows = Rows(Bigram(reward_range=reward_range, **ONE), record(), [ROWS], 0)
+        assert scalar(Scalar(quantity="constant group"), rows) == share
+
+
+def test_a_single_completion_of_a_prompt_does_not_differ() -> None:
+    """A deviation in a group that is not a number would be in every mean of it."""
+    rows = Rows(Bigram(**ONE), record(), [ROWS[1:3]], 0)
+    assert scalar(Scalar(quantity="deviation of the reward in a group"), rows) == 0.0
+    assert math.isnan(scalar(Scalar(quantity="reward", how="deviation"), rows.part(ROWS[:1])))

@@ -1,6 +1,6 @@
 """Options in the form that a configuration's fields take, and setups that a release does not have."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal, Optional
 
@@ -11,6 +11,8 @@ from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone
 from seatrial.targets.trl.fitting import admits, fitted, fitted_setup
 from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.setups.listed import SETUPS
+from seatrial.targets.trl.specs import spec_for
 
 
 class Divergence(Enum):
@@ -132,3 +134,45 @@ def test_rows_with_labels_need_a_release_that_reads_them() -> None:
     setup = Setup(trainer="SFT", objective=ObjectiveSpec(kind="sft"), data="ids")
     with pytest.raises(Gone, match="takes no labels"):
         fitted_setup(setup, RowMeans, GRPOConfig)
+
+
+@dataclass
+class BestConfig(GRPOConfig):
+    """One that chooses a checkpoint."""
+
+    metric_for_best_model: str | None = None
+    load_best_model_at_end: bool = False
+
+
+class Logs(RowMeans):
+    """Stands for a trainer that logs its own scalars with those of an evaluation, and returns these alone."""
+
+    def log(self, logs: dict[str, float], metrics: dict[str, float]) -> None:
+        logs = {**logs, **metrics}
+
+
+def test_no_checkpoint_is_chosen_by_a_scalar_that_an_evaluation_does_not_return() -> None:
+    """The rest of the setup is judged; the loss is always returned."""
+    options = {"load_best_model_at_end": True, "metric_for_best_model": "reward", "beta": 0.2}
+    setup = Setup(trainer="GRPO", objective=RolloutSpec(), data="prompts", options=options)
+    assert dict(fitted_setup(setup, Logs, BestConfig).options) == {"beta": 0.2}
+    assert spec_for(fitted_setup(setup, Logs, BestConfig), {}).best is None
+    by_loss = replace(setup, options={**options, "metric_for_best_model": "loss"})
+    assert fitted_setup(by_loss, Logs, BestConfig).options == by_loss.options
+
+
+class Balances(RowMeans):
+    """Stands for a trainer that adds the load balancing loss."""
+
+    def total(self, loss: float, aux_loss: float) -> float:
+        return loss + aux_loss
+
+
+def test_a_trainer_without_the_option_balances_experts_if_its_code_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the weight of the model's configuration, which requests the routers' logits."""
+    setup = SETUPS["whole-grpo-experts-own"]
+    for trainer, weight in ((object, 0.0), (Balances, 0.5)):
+        monkeypatch.setattr("seatrial.targets.trl.specs.find_trainer", lambda _, found=trainer: (found, None))
+        assert spec_for(setup, {}).balance_weight == weight

@@ -1,9 +1,11 @@
 """What the code of a trainer names: scalars that it logs, and choices of its options."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from seatrial.relations.contracts.trainers import RolloutSpec, Scalar, TrainerSpec
+from seatrial.targets.trl.former import averages_processes
 from seatrial.targets.trl.named import generates_micro_batches, scalars_of, unknown_choices, unnamed_scalars
 
 
@@ -77,3 +79,23 @@ def test_trainers_that_count_no_generations_sample_for_each_micro_batch() -> Non
     """The name of the counter is all that is looked for."""
     assert generates_micro_batches(object)
     assert not generates_micro_batches(GroupStatistics)
+
+
+class ProcessMeans:
+    """Stands for a trainer before TRL 1.9, which has one mean of each process."""
+
+    def log(self, metrics: dict[str, Any], accelerator: Any, mean_kl: Any) -> None:
+        """Log the mean of the means."""
+        metrics["kl"] = accelerator.gather(mean_kl).nanmean().item()
+
+
+def test_means_of_processes_are_known_of_trainers_that_gather_them() -> None:
+    """In several processes, and with a reference."""
+    for trainer, beta, spreads, known in (
+        (ProcessMeans, 0.2, True, True),
+        (ProcessMeans, 0.2, False, False),
+        (ProcessMeans, 0.0, True, False),
+        (object, 0.2, True, False),
+    ):
+        spec = TrainerSpec(objective=RolloutSpec(beta=beta), scalars={}, spreads=spreads)
+        assert averages_processes(SimpleNamespace(trainer_spec=spec, trainer_class=trainer)) == known

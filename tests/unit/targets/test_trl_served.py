@@ -9,7 +9,7 @@ import torch
 from seatrial.relations.contracts.trainers import ServedSequence
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.trl.predictions import Predictions
-from seatrial.targets.trl.served import sequences_of
+from seatrial.targets.trl.served import as_trained, sequences_of
 
 PAD = 0
 KNOWN = [(5, 6, 7), (8, 9)]
@@ -106,3 +106,13 @@ def test_numbers_in_place_of_logits_are_not_judged_but_zeros_are() -> None:
     with pytest.raises(NotServed):
         _predictions([1.0, 2.0], [0, 0])
     assert _predictions([0.0, 0.0], [0, 0]).taken() == []
+
+
+def test_rows_that_a_trainer_cuts_within_its_step_are_read_as_cut() -> None:
+    """Others, and batches that have no mask of completions, are read as they are."""
+    batch = {name: torch.arange(4)[None] for name in ("input_ids", "attention_mask", "completion_mask")}
+    cuts = SimpleNamespace(_truncate_inputs=lambda *given: tuple(one[:, :2] for one in given))
+    assert {one.shape for one in as_trained(batch, cuts).values()} == {(1, 2)}
+    assert as_trained(batch, SimpleNamespace()) is batch
+    flat = {"input_ids": batch["input_ids"]}
+    assert as_trained(flat, cuts) is flat

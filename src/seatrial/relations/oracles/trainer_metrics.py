@@ -209,8 +209,15 @@ def _of_groups(rows: Rows, values: Sequence[float]) -> list[list[float]]:
     return [groups[row.batch, row.prompt_ids] for row in rows.rollouts]
 
 
+SAME = 1e-8
+"""Largest deviation of a constant group: reference and policy of the first step differ by rounding alone."""
+
+
 def _constant_groups(rows: Rows) -> list[float]:
-    return [float(len(set(group)) == 1) for group in _of_groups(rows, _rewards(rows))]
+    """Return for each row whether its group's rewards, clipped and with their penalty, give no advantage."""
+    shaped = rows.spec.kl_in == "reward" or rows.spec.reward_range is not None
+    values = _shaped_rewards(rows) if shaped else _rewards(rows)
+    return [float(max(group) - min(group) <= SAME) for group in _of_groups(rows, values)]
 
 
 def _kl(rows: Rows) -> list[float]:
@@ -268,6 +275,11 @@ def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
+def _spread(group: Sequence[float]) -> float:
+    """Return the standard deviation in a group; a single completion does not differ."""
+    return _deviation(group) if len(group) > 1 else 0.0
+
+
 QUANTITIES: Mapping[str, Callable[[Rows], list[float]]] = {
     "tokens": lambda rows: (
         [float(one.num_tokens) for one in (*rows.chosen, *rows.rejected)]
@@ -298,10 +310,10 @@ QUANTITIES: Mapping[str, Callable[[Rows], list[float]]] = {
     "reward": _rewards,
     "shaped reward": _shaped_rewards,
     "deviation of the reward in a group": lambda rows: [
-        _deviation(group) for group in _of_groups(rows, _rewards(rows))
+        _spread(group) for group in _of_groups(rows, _rewards(rows))
     ],
     "deviation of the shaped reward in a group": lambda rows: [
-        _deviation(group) for group in _of_groups(rows, _shaped_rewards(rows))
+        _spread(group) for group in _of_groups(rows, _shaped_rewards(rows))
     ],
     "first reward": lambda rows: [row.rewards[0] for row in rows.rollouts if row.rewards[0] is not None],
     "constant group": _constant_groups,

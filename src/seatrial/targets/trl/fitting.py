@@ -27,6 +27,7 @@ from seatrial.targets.trl.shedding import shed
 
 BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
 """Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
+OF_THE_BEST = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
 MEANS = ("dapo", "bnpo", "grpo")
 """Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
 
@@ -43,6 +44,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         setup = _on_whole_texts(setup)
     setup = shed(setup, (trainer_class, config_class), defaults)
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
+    setup = _with_own_best(setup, trainer_class)
     if missing := sorted(set(setup.options) - set(defaults)):
         raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
     if setup.samples and "reward_funcs" not in signature(trainer_class).parameters:
@@ -101,6 +103,16 @@ def _with_own_mean(setup: Setup, classes: tuple[type, type], known: frozenset[st
     own: Literal["micro_batch", "rows"] = "micro_batch" if averages_tokens(classes[0]) else "rows"
     options = {name: value for name, value in setup.options.items() if name != "loss_type"}
     return replace(setup, options=options, objective=replace(objective, reduction=own))
+
+
+def _with_own_best(setup: Setup, trainer_class: type) -> Setup:
+    """Return a setup without a best checkpoint by a scalar that evaluations of the release log and do not return."""
+    metric = setup.options.get("metric_for_best_model", "loss")
+    if metric.endswith("loss") or not code_has("logs = {**logs, **metrics}", trainer_class):
+        return setup
+    return replace(
+        setup, options={name: value for name, value in setup.options.items() if name not in OF_THE_BEST}
+    )
 
 
 def _on_whole_texts(setup: Setup) -> Setup:

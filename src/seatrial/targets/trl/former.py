@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, before, between
+from seatrial.targets.trl.named import sources
 
+OF_PROCESSES = re.compile(r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)")
+"""Code that averages one mean over tokens of each process."""
 STEPS = "Transformers: the steps of its Trainer before 5.0"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
 
@@ -16,7 +20,22 @@ def trains_whole_rows(adapter: Any) -> bool:
     return getattr(adapter.trainer_spec.objective, "trains", None) == "all"
 
 
-OF_TRANSFORMERS = (
+def averages_processes(adapter: Any) -> bool:
+    """Return whether a trainer with a reference logs the mean of its processes' divergences."""
+    spec = adapter.trainer_spec
+    return (
+        spec.spreads
+        and bool(getattr(spec.objective, "beta", 0))
+        and any(OF_PROCESSES.search(source) for source in sources([adapter.trainer_class]))
+    )
+
+
+OF_EVERY_TRAINER = (
+    KnownFailure(
+        "kl of a step is the mean of the means of its processes, which have different numbers of tokens",
+        finding="TRL: means of means in the log",
+        releases=averages_processes,
+    ).of("R22.whole/means of a step are over the rows of both processes"),
     KnownFailure(
         "the norm before the head decays, whose class is not torch's LayerNorm",
         finding=STEPS,
@@ -38,7 +57,6 @@ OF_TRANSFORMERS = (
         releases=lambda adapter: adapter.shuffles and between("transformers", "4.50", "5")(adapter),
     ).of("R13.whole/rows, in the second epoch"),
 )
-"""Of every trainer."""
 FIRST_LABELS = KnownFailure(
     "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch), which a "
     "row has that is trained as a whole, as releases of TRL before 0.17 always do",

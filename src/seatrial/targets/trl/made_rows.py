@@ -78,6 +78,8 @@ class MadeRows:
             begin_texts(tokenizer)
         if self.setup.tools:
             tools.prepare(tokenizer)
+        if self.setup.prompt_limit:
+            tokenizer.truncation_side = "left"  # as TRL loads it
         return tokenizer
 
     def template_file(self, folder: str) -> str:
@@ -296,8 +298,15 @@ class MadeRows:
         return self._ids(text)
 
     def number_of(self, prompt_ids: Sequence[int]) -> int:
-        """Return the number of the example with this prompt."""
-        return next(self._numbers[token] for token in prompt_ids if token in self._numbers)
+        """Return the number of the example with this prompt.
+
+        Raises:
+            ValueError: it is no row's.
+        """
+        found = next((self._numbers[token] for token in prompt_ids if token in self._numbers), None)
+        if found is None:
+            raise ValueError(f"a prompt of no row: {list(prompt_ids)} has none of the rows' first tokens")
+        return found
 
     def rewards_of(self, text: str, prompt_ids: Sequence[int]) -> tuple[float | None, ...]:
         """Return what each reward function gives the contents of a completion's messages."""

@@ -108,8 +108,8 @@ def _balance_weight(setup: Setup, defaults: Mapping[str, Any]) -> float:
     """Return the weight of the routers' loss.
 
     It is the option, or its default; None is the weight of the model's configuration. A release without the option
-    adds the loss where the model's configuration requests the routers' logits: SFT by the model's own loss, trainers of
-    preferences if their code names it, and never to that of rollouts.
+    adds the loss where the model's configuration requests the routers' logits: SFT by the model's own loss, other
+    trainers if their code names it.
     """
     if setup.trait != "experts":
         return 0.0
@@ -117,7 +117,7 @@ def _balance_weight(setup: Setup, defaults: Mapping[str, Any]) -> float:
     if "router_aux_loss_coef" in defaults:
         weight = {**defaults, **setup.options}["router_aux_loss_coef"]
         return float(own if weight is None else weight)
-    requested = setup.model_options.get("output_router_logits") and not setup.samples
+    requested = setup.model_options.get("output_router_logits")
     adds = setup.trainer == "SFT" or code_has("aux_loss", find_trainer(setup.trainer)[0])
     return float(own) if requested and adds else 0.0
 

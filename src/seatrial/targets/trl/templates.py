@@ -195,6 +195,8 @@ def functions() -> dict[str, Callable[..., Any]]:
         found["trained spans"] = _trained_spans
     if hasattr(module, "supports_tool_calling"):
         found["takes tools"] = lambda template: _says_tools(template.name)
-    if hasattr(module, "parse_response") and hasattr(module, "add_response_schema"):
+    tokenizers = importlib.import_module("transformers").PreTrainedTokenizerBase
+    reads = hasattr(tokenizers, "parse_response")  # since Transformers 5
+    if reads and hasattr(module, "parse_response") and hasattr(module, "add_response_schema"):
         found["read answer"] = _read_answer
     return found

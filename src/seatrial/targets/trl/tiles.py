@@ -143,6 +143,9 @@ def _layout(function: Any) -> Callable[..., Any]:
             name for name in batch if name not in ("input_ids", "num_images") and f'"{name}"' not in text
         ]:
             raise NotServed(f"{function.__name__} of trl {release('trl')} knows no {', '.join(unknown)}")
+        alone = "num_tiles" in batch and "spatial_shapes" not in batch
+        if alone and '"num_tiles" in batch' not in text:  # before 1.12
+            raise NotServed(f"{function.__name__} of trl {release('trl')} knows no num_tiles without shapes")
         return function(dict(batch))
 
     return cut

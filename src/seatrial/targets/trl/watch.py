@@ -14,7 +14,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.trl.made_rows import MadeRows, is_ids
 from seatrial.targets.trl.predictions import Predictions
 from seatrial.targets.trl.processes import is_one_of_several
-from seatrial.targets.trl.served import sequences_of
+from seatrial.targets.trl.served import as_trained, sequences_of
 from seatrial.targets.trl.turns import Turns
 
 SKIPPED_LOGS = ("runtime", "per_second", "flos", "step_time")
@@ -130,7 +130,8 @@ class Watch:
         numbers = self._rows.numbers_of(inputs, self.observed["rollouts"])
         served = self._evaluation is None or method == "prediction_step"
         if served and not self._rows.setup.samples and not is_one_of_several():
-            sequences, num_padded = sequences_of(inputs, self._rows.pad_id, self._rows.sequences)
+            given = as_trained(inputs, trainer)
+            sequences, num_padded = sequences_of(given, self._rows.pad_id, self._rows.sequences)
             self.observed["served"] += [(numbers, sequences, num_padded)] if sequences else []
         if self._evaluation is None:
             self._parts.append(numbers)

@@ -37,7 +37,7 @@ from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import freeze_imports, resuming
 from seatrial.targets.common.zoo import ZOO, balance_loss, zoo_model
 from seatrial.targets.trl.fitting import fitted_setup
-from seatrial.targets.trl.former import OF_TRANSFORMERS
+from seatrial.targets.trl.former import OF_EVERY_TRAINER
 from seatrial.targets.trl.made_rows import MadeRows
 from seatrial.targets.trl.named import generates_micro_batches, scalars_of, sources, unnamed_scalars
 from seatrial.targets.trl.planned import intended_options, optimizer_options
@@ -358,7 +358,7 @@ def _adapter_of(name: str, setup: Setup) -> type[Whole]:
         "setup_name": name,
         "setup": setup,
         "thorough": setup.thorough,
-        "known_failures": (*setup.known_failures, *OF_TRANSFORMERS),
+        "known_failures": (*setup.known_failures, *OF_EVERY_TRAINER),
         "__doc__": f"`{setup.trainer}Trainer` with {dict(setup.options)}.",
     }
     return type(f"Whole_{name}", (Whole,), own)

@@ -14,7 +14,7 @@ from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import LossInputs
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.verl.losses import MODES, PADDING
+from seatrial.targets.verl.losses import MODES, PADDING, SUMMED
 from seatrial.targets.verl.ranks import EMPTY_ROWS, metrics_together
 from seatrial.targets.verl.registries import modes
 from seatrial.targets.verl.steps import ACTOR_SPEC, CLIP, actor_config, batch_of_rows, of_rows
@@ -130,7 +130,12 @@ def _known(mode: str) -> tuple[KnownFailure, ...]:
     """Return what is known of a mode: those that begin with a row's sum take rows without a training token in."""
     if not mode.startswith("seq"):
         return ()
-    return (PADDING, EMPTY_ROWS.of("R2.ranked_loss/a rank without a training token"))
+    summed = (SUMMED.of("R12.loss", "R2.ranked_loss", "R9.loss", "R11.bandit"),)
+    return (
+        PADDING,
+        EMPTY_ROWS.of("R2.ranked_loss/a rank without a training token"),
+        *(summed if mode == "seq-mean-token-sum-norm" else ()),
+    )
 
 
 def _adapter(mode: str) -> type[VerlActorLoss]:

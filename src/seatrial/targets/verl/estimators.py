@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -138,7 +139,7 @@ class VerlEstimator(KnowsFailures):
     """`compute_advantage` of the trainer with a registered estimator; see `contracts.TokenAdvantages`."""
 
     estimator: ClassVar[RegisteredEstimator]
-    estimator_spec: ClassVar[EstimatorSpec]
+    estimator_spec: EstimatorSpec
 
     def __init__(self) -> None:
         """Find the function and the batch that it takes."""
@@ -150,6 +151,9 @@ class VerlEstimator(KnowsFailures):
         os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
         self._takes = inspect.signature(self.compute).parameters
+        if not re.search(r"[\"']response_mask[\"']", inspect.getsource(trainer)):
+            # All tokens that are shown train: before 0.4 answers have no output of tools.
+            self.estimator_spec = replace(self.estimator_spec, inner_masks=False)
         if not self.estimator_spec.scaled and "norm_adv_by_std_in_grpo" not in self._takes:
             raise Gone(f"compute_advantage of verl {release('verl')} always scales groups")
 
@@ -167,6 +171,7 @@ class VerlEstimator(KnowsFailures):
                 "sum_pi_squared": inputs.squared_probabilities_BT.clone(),
                 **({"reward_baselines": inputs.baselines_B.clone()} if spec.kind == "remax" else {}),
                 "prompts": torch.ones(B, NUM_PROMPT_TOKENS, dtype=torch.long),
+                "responses": torch.ones_like(inputs.mask_BT, dtype=torch.long),  # read before 0.4.1
                 "attention_mask": torch.cat(
                     [torch.ones(B, NUM_PROMPT_TOKENS, dtype=torch.long), _shown(inputs.mask_BT)], dim=1
                 ),

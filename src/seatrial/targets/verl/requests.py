@@ -12,6 +12,7 @@ import torch
 from seatrial.relations.laws.utilities.turns import TEMPLATE
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.stand_ins import import_without
+from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.verl.estimators import UNUSED
 
@@ -34,8 +35,14 @@ class VerlRequests(KnowsFailures):
     )
 
     def __init__(self) -> None:
-        """Find the class."""
+        """Find the class.
+
+        Raises:
+            Gone: the release's class does not make the tokens of its messages by itself.
+        """
         self._module = import_without(SCHEMAS, (*UNUSED, "openai"))
+        if self._module.AsyncRolloutRequest.model_fields["response_ids"].is_required():
+            raise Gone(f"AsyncRolloutRequest of verl {release('verl')} is made with its tokens")
         self.utilities: Mapping[str, Callable[..., Any]] = {"request of turns": self._request}
 
     def _request(

@@ -86,7 +86,8 @@ class VerlTrainerLoop(KnowsFailures):
         parts = (".generate_sequences(", "is_last_step")
         if not all(part in source for part in parts):
             raise Gone(f"the loop of verl {release('verl')} has not all of {', '.join(parts)}")
-        self._once = "gen_batch.repeat" not in source  # before 0.5 the engine draws all answers of a prompt
+        # Before 0.5 the engine draws all answers of a prompt, except SGLang with turns shortly before.
+        self._once = "gen_batch.repeat" not in source or "repeat_sampling_sglang_grpo" in source
         self._numbers_steps = "training/global_step" in source
         self._rewards_itself = "val_reward_fn" in source
         os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")

@@ -239,7 +239,7 @@ def templates_are_chosen(stack: Any, case: Numbers) -> Measure:
 @TEMPLATES.law(
     "tools of a template",
     "a template that drops calls or results and is said to take them",
-    excluded=without("templates", "takes tools"),
+    excluded=without("takes tools"),
 )
 def tools_are_recognised(stack: Any, case: Numbers) -> Measure:
     """Compare whether a template is said to take tools with whether call and result are found in what it writes."""
@@ -275,7 +275,7 @@ ANSWERS: Sequence[tuple[str, Turn]] = (
 @TEMPLATES.law(
     "answers are read as written",
     "a call or a text lost, another type of an argument, an end left in the text",
-    excluded=without("templates", "read answer"),
+    excluded=without("read answer"),
 )
 def answers_are_read(stack: Any, case: Numbers) -> Measure:
     """Write answers by each template that the stack reads, and read what follows the prompt."""
