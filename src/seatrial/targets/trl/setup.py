@@ -45,6 +45,8 @@ class Setup:
     lora: Literal["made", "given", "virtual tokens"] | None = None
     """Adapters that the trainer makes by its `peft_config`, or that the given model has; or virtual tokens of a prompt
     that it trains by its `peft_config`."""
+    head: Literal["", "adapted", "saved"] = ""
+    """Whether the adapters that it makes or is given are on the head too, or the head is trained as a whole."""
     adds_head: bool = False
     """Whether a reward model is given as the folder of a language model, to which the trainer adds a head."""
     pad_is_end: bool = False
