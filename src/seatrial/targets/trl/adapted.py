@@ -15,6 +15,8 @@ VIRTUAL = "prompt_encoder.default.embedding.weight"
 LORA = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"], "init_lora_weights": False}
 SAVED, ORIGINAL = ".modules_to_save.default.", ".original_module."
 """In names of a module that is trained as a whole: of its copy, and of what the model had before."""
+OTHERS = (".lora_", ORIGINAL, ".modules_to_save.ref.")
+"""In names of what is no weight of the plain model."""
 
 
 def adapter_config(setup: Setup) -> Any:
@@ -36,7 +38,7 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = {
         name.replace(SAVED, "."): value
         for name, value in weights.items()
-        if ".lora_" not in name and ORIGINAL not in name
+        if not any(part in name for part in OTHERS)
     }
     for name, down in weights.items():
         if name.endswith(".lora_A.default.weight"):

@@ -60,6 +60,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         raise Gone(f"{what} has no {', '.join(unknown)}")
     for wanted, words, lacking in (
         (setup.form == "own", ("chat_template_kwargs",), "options of a row for its template"),
+        (setup.form == "called" and not setup.samples, ("json.loads(tools)",), "tools of a row as a text"),
         (setup.begins, BEGINNING, "first token of texts that its tokenizer adds"),
         (setup.awaits_rewards, ("async",), "reward functions that it awaits"),
         (setup.margins, ("margin",), "margins of pairs"),

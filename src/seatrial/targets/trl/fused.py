@@ -48,11 +48,7 @@ def with_liger(setup: Setup, trainer_class: type, defaults: Mapping[str, Any]) -
 
 @contextmanager
 def plain_liger(is_fused: bool) -> Iterator[None]:
-    """Replace the kernel of Liger's cross-entropy, and let a combination that the trainer refuses be one not served.
-
-    Raises:
-        NotServed: the trainer or Liger says that it does not offer the combination.
-    """
+    """Replace the kernel of Liger's cross-entropy."""
     if not is_fused:
         yield
         return
@@ -63,12 +59,24 @@ def plain_liger(is_fused: bool) -> Iterator[None]:
         patch.object(functional, "liger_fused_linear_cross_entropy", _cross_entropy),
         torch.compiler.set_stance("force_eager"),
     ):
-        try:
-            yield
-        except (ValueError, TypeError, NotImplementedError) as error:
-            if "liger" not in str(error).lower() and "liger_kernel" not in inspect.getfile(_last_frame(error)):
-                raise
-            raise NotServed(error_line(error)[:200]) from error
+        yield
+
+
+@contextmanager
+def refusals(setup: Setup) -> Iterator[None]:
+    """Let a combination that the trainer or Liger refuses be one that is not served.
+
+    Raises:
+        NotServed: the error names Liger or an adapter of the head, or is raised within Liger.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, NotImplementedError) as error:
+        words = [*(["liger"] if setup.fused else []), *(["lm_head"] if setup.head == "adapted" else [])]
+        within = setup.fused and "liger_kernel" in inspect.getfile(_last_frame(error))
+        if not within and not any(word in str(error).lower() for word in words):
+            raise
+        raise NotServed(error_line(error)[:200]) from error
 
 
 def _last_frame(error: BaseException) -> Any:

@@ -39,7 +39,7 @@ from seatrial.targets.common.zoo import ZOO, balance_loss, zoo_model
 from seatrial.targets.trl.adapted import VIRTUAL, adapter_config, merged, of_the_reference
 from seatrial.targets.trl.fitting import fitted_setup
 from seatrial.targets.trl.former import OF_TRANSFORMERS
-from seatrial.targets.trl.fused import plain_liger
+from seatrial.targets.trl.fused import plain_liger, refusals
 from seatrial.targets.trl.made_rows import MadeRows
 from seatrial.targets.trl.named import generates_micro_batches, scalars_of, sources, unnamed_scalars
 from seatrial.targets.trl.planned import intended_options, optimizer_options
@@ -162,7 +162,7 @@ class Whole(KnowsFailures, TinyCausalModel):
         self, plan: TrainerPlan, folder: str, watch: Watch, *, stops: bool = False, resumes: bool = False
     ) -> None:
         checkpoint = str(Path(folder) / f"checkpoint-{plan.ends_after}") if resumes else None
-        with resuming(), plain_liger(self.setup.fused):
+        with resuming(), plain_liger(self.setup.fused), refusals(self.setup):
             trainer = self._trainer(plan, folder, watch)
             watch.attach(trainer, plan.ends_after if stops else 0)
             trainer.train(resume_from_checkpoint=checkpoint)

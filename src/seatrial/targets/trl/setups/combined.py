@@ -86,13 +86,15 @@ def fused(setup: Setup) -> Setup:
 
 def _of(setup: Setup, **fields: Any) -> Setup:
     """Return a setup that is run for its updates; what is known of its log is other setups'."""
-    return replace(setup, thorough=True, updates_only=True, scalars={}, known_failures=(), **fields)
+    return replace(setup, thorough=True, updates_only=True, scalars={}, **fields)
 
 
 COMBINED: Mapping[str, Setup] = {
     **{f"liger-{name}": _of(fused(one)) for name, one in FUSED.items()},
     **{
-        f"head-{name}-{how}": _of(one, head=how) for name, one in HEADS.items() for how in ("adapted", "saved")
+        f"head-{name}-{how}": _of(one, head=how)
+        for name, one in HEADS.items()
+        for how in ("adapted", "saved")
     },
     **{
         f"liger-{name}-{how}": _of(fused(HEADS[name]), head=how)
