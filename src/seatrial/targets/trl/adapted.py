@@ -25,7 +25,10 @@ def adapter_config(setup: Setup) -> Any:
 
     if setup.lora == "virtual tokens":
         return PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    given: dict[str, Any] = {"task_type": "CAUSAL_LM", "lora_dropout": ZOO[setup.trait].dropout, **LORA}
+    task = "SEQ_CLS" if setup.scores else "CAUSAL_LM"
+    given: dict[str, Any] = {"task_type": task, "lora_dropout": ZOO[setup.trait].dropout, **LORA}
+    if setup.trait == "experts":  # whose down projections are one tensor
+        given["target_modules"] = ["q_proj", "o_proj"]
     if setup.head == "adapted":
         given["target_modules"] = [*given["target_modules"], "lm_head"]
     if setup.head == "saved":
@@ -50,7 +53,7 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def of_the_reference(setup: Setup, initial: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a reference that the policy has before training: without its adapters, or with them."""
-    left_out = (".ref.",) if setup.reference == "adapted" else (".lora_", SAVED)
+    left_out = (".ref.",) if setup.reference == "adapted" else (".lora_", SAVED, VIRTUAL)
     return {
         name if setup.reference == "adapted" else name.replace(ORIGINAL, "."): value
         for name, value in initial.items()

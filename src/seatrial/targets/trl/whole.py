@@ -106,11 +106,10 @@ class Whole(KnowsFailures, TinyCausalModel):
         """Return the load-balancing loss of the plain model's routers, over all tokens of these sequences."""
         from torch.func import functional_call
 
+        plain = merged(weights)
         inputs = [{"input_ids": torch.tensor([list(ids)]), "use_cache": False} for ids in sequences]
         found = [
-            functional_call(
-                self._plain, dict(weights), (), {**one, "output_router_logits": True}
-            ).router_logits
+            functional_call(self._plain, plain, (), {**one, "output_router_logits": True}).router_logits
             for one in inputs
         ]
         layers = [torch.cat([one[layer] for one in found]) for layer in range(len(found[0]))]

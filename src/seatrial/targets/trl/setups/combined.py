@@ -8,9 +8,9 @@ from typing import Any
 
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.targets.trl.setup import Setup
-from seatrial.targets.trl.setups.options import gkd
+from seatrial.targets.trl.setups.options import cpo, gkd, orpo
 from seatrial.targets.trl.setups.preferences import PREFERENCES, dpo, kto, reward
-from seatrial.targets.trl.setups.rollouts import LIGER, ROLLOUTS, grpo, rloo
+from seatrial.targets.trl.setups.rollouts import LIGER, ROLLOUTS, grpo, grpo_tools, rloo
 from seatrial.targets.trl.setups.rows import ROWS
 from seatrial.targets.trl.setups.supervised import SUPERVISED, sft
 
@@ -76,6 +76,52 @@ HEADS: Mapping[str, Setup] = {
     "rloo": rloo({}, **MADE),
 }
 """Trainers of adapters."""
+EXPERTS: Mapping[str, Setup] = {
+    "sft-packing": sft({"packing": True, "packing_strategy": "bfd", "max_length": 40}),
+    "sft-flat": sft({"padding_free": True, "max_length": None}),
+    "sft-multiple": sft({"pad_to_multiple_of": 32}),
+    "sft-lora": sft({}, lora="made"),
+    "sft-weighted": sft({"loss_type": "dft"}, objective=ObjectiveSpec(kind="sft", weights_tokens=True)),
+    "dpo-flat": dpo({"padding_free": True}),
+    "dpo-precomputed": dpo({"precompute_ref_log_probs": True}),
+    "dpo-lora": dpo({}, **MADE),
+    "dpo-norm": dpo({"loss_type": ["sigmoid_norm"]}, per_token=True),
+    "kto-lora": replace(kto({}, objective={}), **MADE),
+    "kto-apo": kto({"loss_type": "apo_zero_unpaired"}, objective={"reference_point": "zero"}),
+    "grpo-kl": grpo(KL, beta=0.2),
+    "grpo-lora": grpo(KL, beta=0.2, **MADE),
+    "grpo-reuse": grpo({"loss_type": "dapo", "num_iterations": 2}, num_uses=2),
+    "rloo-lora": rloo({}, **MADE),
+    "rloo-reuse": rloo({"num_iterations": 2}, num_uses=2),
+}
+"""Trainers of models with experts, whose loss of balance is over the tokens of a batch without its padding."""
+TUNED: Mapping[str, Setup] = {
+    "reward-lora": reward({}, lora="made"),
+    "reward-lora-checkpoints": reward({"gradient_checkpointing": True}, lora="made"),
+    "cpo-lora": cpo({}, lora="made"),
+    "orpo-lora": orpo({}, lora="made"),
+    "gkd-lora": replace(gkd({}), lora="made"),
+    "sft-virtual-flat": sft({"pad_to_multiple_of": 8}, lora="virtual tokens"),
+    "sft-virtual-assistant": sft(
+        {"assistant_only_loss": True}, lora="virtual tokens", form="bracketed", spells_end=False
+    ),
+    "dpo-virtual": dpo({}, lora="virtual tokens", reference="base"),
+    "kto-virtual": replace(kto({}, objective={}), lora="virtual tokens", reference="base"),
+    "dpo-lora-tails": dpo(
+        {"ld_alpha": 0.4, "f_divergence_type": "js_divergence"}, tail_weight=0.4, divergence="js", **MADE
+    ),
+    "dpo-given-flat": dpo({"padding_free": True}, lora="given", reference="adapted"),
+    "dpo-lora-reference": dpo({}, lora="made", reference="given"),
+    "kto-given-precomputed": replace(
+        kto({"precompute_ref_log_probs": True}, objective={}), lora="given", reference="adapted"
+    ),
+    "grpo-given-reuse": grpo(
+        {**KL, "num_iterations": 2}, beta=0.2, num_uses=2, lora="given", reference="adapted"
+    ),
+    "grpo-given-tools": grpo_tools({**KL}, beta=0.2, lora="given", reference="adapted"),
+    "rloo-given-checkpoints": rloo({"gradient_checkpointing": True}, lora="given", reference="adapted"),
+}
+"""Trainers of adapters with what other setups have without them."""
 FUSED_HEADS = ("sft", "dpo", "kto", "grpo")
 
 
@@ -96,6 +142,17 @@ COMBINED: Mapping[str, Setup] = {
         for name, one in HEADS.items()
         for how in ("adapted", "saved")
     },
+    **{
+        f"experts-{name}": _of(
+            replace(
+                one,
+                trait="experts",
+                options={**one.options, "router_aux_loss_coef": 0.5},
+            )
+        )
+        for name, one in EXPERTS.items()
+    },
+    **{f"tuned-{name}": _of(one) for name, one in TUNED.items()},
     **{
         f"liger-{name}-{how}": _of(fused(HEADS[name]), head=how)
         for name in FUSED_HEADS
