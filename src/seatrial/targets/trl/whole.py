@@ -121,8 +121,6 @@ class Whole(KnowsFailures, TinyCausalModel):
             raise NotServed(
                 f"{plan.num_rows} rows in {plan.num_ranks} x {plan.num_micro_batches} equal parts"
             )
-        if plan.num_ranks > 1 and plan.eval_steps and "per_device_eval_batch_size" in self.setup.options:
-            raise NotServed("held-out rows that fill the last batch of a process")
         if plan.num_ranks == 1:
             return self._record(plan, [self.observed_run(plan)])
         payload = {

@@ -63,6 +63,13 @@ def _resumes_inside_a_window(stack: Any) -> str | None:
     return None if 2 % window == 0 else f"trainer_spec.window={window}: rollouts are not in the checkpoint"
 
 
+def _evaluates_in_one_process(stack: Any) -> str | None:
+    """Return the declaration of a trainer whose evaluations are not meant for two processes of equal batches."""
+    num_rows = stack.trainer_spec.evaluation.num_rows
+    own = None if num_rows is None else f"trainer_spec.evaluation.num_rows={num_rows}: rows may fill a batch"
+    return only_updates(stack) or stays_in_one_process(stack) or own
+
+
 @EVALUATION.law(
     "training is the same", "one random stream for both, a mode that stays, rows taken from training"
 )
@@ -125,7 +132,7 @@ def evaluates_in_evaluation_mode(stack: Any, case: TrainerPlan) -> Measure:
     "logged loss and scalars, two processes",
     "numbers of the first process alone, rows of one process counted for both",
     cases=plan(num_micro_batches=1, num_ranks=2, eval_steps=2),
-    excluded=lambda stack: only_updates(stack) or stays_in_one_process(stack),
+    excluded=_evaluates_in_one_process,
     thorough=True,
 )
 def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
