@@ -185,6 +185,31 @@ FAULTS = [
         "f(self, dict(zip(given, [*given.values()][::-1])) if isinstance(given, dict) else given or eval_dataset, "
         "**k))",
     ),
+    (
+        "rows-sft-called", "R15.whole", "ids",
+        "import types, json, trl.trainer.sft_trainer as own\n"
+        "own.json = types.SimpleNamespace(loads=lambda text: None, dumps=json.dumps)",
+    ),
+    (
+        "rows-sft-assistant-several", "R15.whole", "targets of what trains",
+        "import trl.trainer.sft_trainer as own\nreplace(own, '_tokenize', lambda f: lambda *a, **k: {name: "
+        "[0] * (len(one) // 2) + one[len(one) // 2:] if name == 'assistant_masks' else one for name, one in "
+        "f(*a, **k).items()})",
+    ),
+    (
+        "experts-sft-multiple", "R12.whole", "gradient, two micro-batches a step",
+        "import transformers.models.mixtral.modeling_mixtral as own\nreplace(own, 'load_balancing_loss_func', "
+        "lambda f: lambda logits, n=None, k=2, attention_mask=None: f(logits, n, k))",
+    ),
+    (
+        "head-dpo-saved", "R12.whole", "gradient, one micro-batch a step",
+        "import contextlib, trl.trainer.dpo_trainer as own\nown.use_adapter = lambda *a, **k: contextlib.nullcontext()",
+    ),
+    (
+        "tuned-kto-given-precomputed", "R12.whole", "gradient, one micro-batch a step",
+        "import trl.trainer.kto_trainer as own\n"
+        "own.use_adapter = lambda model, adapter_name: model.disable_adapter()",
+    ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
 BY_DAY = (0, 13, 16)

@@ -163,7 +163,7 @@ class PlainTrainer:
                 )
             )
             if plan.eval_steps and number % plan.eval_steps == 0:
-                evaluations.append(self._evaluated(number, after))
+                evaluations.append(self._evaluated(plan, number, after))
                 if self.fault == "evaluation takes rows":
                     next(served)
         return TrainerRecord(
@@ -186,8 +186,11 @@ class PlainTrainer:
             rank_gradients=(steps[-1].update.gradients,) * plan.num_ranks,
         )
 
-    def _evaluated(self, step: int, weights: Weights) -> TrainerEvaluation:
+    def _evaluated(self, plan: TrainerPlan, step: int, weights: Weights) -> TrainerEvaluation:
         rows = [example(number) for number in range(100, 104)]
+        batches = tuple(tuple(rows[rank :: plan.num_ranks]) for rank in range(plan.num_ranks))
+        if self.fault == "evaluation of one process":
+            rows = [*batches[0]]
         with torch.no_grad():
             losses = torch.cat([self._losses(weights, row) for row in rows])
             entropies = torch.cat([_entropies(self._scored(weights, row)) for row in rows])
@@ -196,7 +199,7 @@ class PlainTrainer:
         )
         return TrainerEvaluation(
             step=step,
-            batches=(tuple(rows),),
+            batches=batches,
             logged={"loss": loss}
             if self.fault == "scalar not logged"
             else {"loss": loss, "entropy": float(entropies.mean())},

@@ -53,6 +53,14 @@ def test_each_fault_breaks_the_law_about_it(fault: str, name: str) -> None:
     assert verdict.outcome is Outcome.FAIL
 
 
+def test_an_evaluation_of_one_process_breaks_the_law_of_several() -> None:
+    """In one process there is nothing wrong with it."""
+    (evaluates,) = select(["R23.whole"])
+    stack = PlainTrainer("evaluation of one process")
+    verdict = run_relation(evaluates, stack, seeds=[0], shrink_seconds=0, thorough=True)
+    assert verdict.details["laws_broken"] == ["logged loss and scalars, two processes"]
+
+
 def test_a_scalar_that_the_release_does_not_have_is_named_and_not_judged() -> None:
     """A scalar that is neither named nor logged is not exercised; one that is logged is judged all the same."""
     (logs,) = select(["R22.whole"])

@@ -22,6 +22,8 @@ class Example:
     """The other one of a pair; None where the objective is not of pairs."""
     desirable: bool | None = None
     """Whether the completion is a good one; None where the objective is not of labels."""
+    answered: tuple[bool, ...] = ()
+    """Of `sft` that trains each answer: whether a token of the prompt is one of an earlier answer's."""
     margin: float = 0.0
     """Of `reward`: by how much the score of the chosen answer should be larger (Touvron et al. 2023, section 3.2.2)."""
 
@@ -83,8 +85,8 @@ class ObjectiveSpec:
     """Of the chosen completions' negative log-likelihood, a mean over tokens, that is added."""
     nll_over: Literal["completion", "all"] = "completion"
     """Whose tokens that mean is over: the completion's, or the prompt's too."""
-    trains: Literal["completion", "all"] = "completion"
-    """Of `sft`: whether the tokens of the prompt train too."""
+    trains: Literal["completion", "all", "answers"] = "completion"
+    """Of `sft`: whether the tokens of the prompt train too, all or those of earlier answers."""
     max_length: int | None = None
     """Tokens of prompt plus completion that are kept."""
     keep: Literal["start", "end"] = "start"

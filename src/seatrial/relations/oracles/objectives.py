@@ -96,12 +96,21 @@ def _kept(ids: Sequence[Any], spec: ObjectiveSpec) -> Sequence[Any]:
 
 
 def kept_tokens(
-    prompt_ids: Sequence[int], completion_ids: Sequence[int], spec: ObjectiveSpec, prompt_trains: bool = False
+    prompt_ids: Sequence[int],
+    completion_ids: Sequence[int],
+    spec: ObjectiveSpec,
+    prompt_trains: bool | Sequence[bool] = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the ids of one sequence, truncated as the spec says, and whether each but the first trains."""
-    trained = [prompt_trains] * len(prompt_ids) + [True] * len(completion_ids)
+    of_prompt = [prompt_trains] * len(prompt_ids) if isinstance(prompt_trains, bool) else [*prompt_trains]
+    trained = of_prompt + [True] * len(completion_ids)
     ids_S = torch.tensor(_kept([*prompt_ids, *completion_ids], spec))
     return ids_S, torch.tensor(_kept(trained, spec)[1:], dtype=torch.bool)
+
+
+def prompt_targets(example: Example, spec: ObjectiveSpec) -> bool | Sequence[bool]:
+    """Return whether the tokens of a prompt train, all alike or each by itself."""
+    return example.answered if spec.trains == "answers" else spec.kind == "sft" and spec.trains == "all"
 
 
 def _score(
@@ -118,10 +127,9 @@ def _score(
 
 
 def _supervised(stack: Any, model: Any, examples: Sequence[Example], spec: ObjectiveSpec) -> Tensor:
-    prompts = spec.trains == "all"
     losses, tokens = [], 0
     for one in examples:
-        ids_S, trained = kept_tokens(one.prompt_ids, one.completion_ids, spec, prompts)
+        ids_S, trained = kept_tokens(one.prompt_ids, one.completion_ids, spec, prompt_targets(one, spec))
         logprobs_TV = torch.log_softmax(stack.objective_logits(model, ids_S)[:-1].double(), -1)[trained]
         own_T = logprobs_TV.gather(1, ids_S[1:, None][trained])[:, 0]
         weights_T = own_T.detach().exp() if spec.weights_tokens else torch.ones_like(own_T)

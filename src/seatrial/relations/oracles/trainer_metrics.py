@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.contracts.trainers import Rollout, RolloutSpec, Scalar, TrainerRecord, TrainerRow
-from seatrial.relations.oracles.objectives import kept_tokens
+from seatrial.relations.oracles.objectives import kept_tokens, prompt_targets
 from seatrial.relations.oracles.trainers import (
     MicroBatches,
     Plain,
@@ -110,8 +110,7 @@ class Rows:
 
     def _scored(self, row: Example, completion_ids: Sequence[int]) -> ScoredSequence:
         spec: ObjectiveSpec = self.spec
-        trains = spec.kind == "sft" and spec.trains == "all"
-        ids_S, trained = kept_tokens(row.prompt_ids, completion_ids, spec, trains)
+        ids_S, trained = kept_tokens(row.prompt_ids, completion_ids, spec, prompt_targets(row, spec))
         with torch.no_grad():
             logits_SV = Plain(self.stack).objective_logits(self.weights, ids_S).double()
             if spec.kind == "reward":
@@ -149,7 +148,7 @@ def _all_entropies(rows: Rows) -> list[float]:
     """Return the entropy after each token of prompt and completion, also after the last one."""
     found: list[float] = []
     for row in rows.examples():
-        ids_S, _ = kept_tokens(row.prompt_ids, row.completion_ids, rows.spec, rows.spec.trains == "all")
+        ids_S, _ = kept_tokens(row.prompt_ids, row.completion_ids, rows.spec)
         with torch.no_grad():
             logits_SV = Plain(rows.stack).objective_logits(rows.weights, ids_S).double()
             logprobs_SV = torch.log_softmax(logits_SV, -1)

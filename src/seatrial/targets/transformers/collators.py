@@ -62,7 +62,7 @@ class Collated(CausalLM):
 
     @property
     def tokens_train(self) -> Literal["completion", "all"]:
-        return self.objective_spec.trains
+        return "all" if self.objective_spec.trains == "all" else "completion"
 
     def _collate(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
         given = [{name: list(value) for name, value in row.items()} for row in rows]

@@ -7,12 +7,12 @@ import typing
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import Enum
-from importlib.util import find_spec
 from inspect import signature
 from typing import Any, Literal
 
 from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone, release
+from seatrial.targets.trl.fused import with_liger
 from seatrial.targets.trl.named import (
     averages_tokens,
     code_has,
@@ -42,6 +42,8 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     defaults = {item.name: item.default for item in fields(config_class)}
     if setup.trainer == "SFT" and "max_length" not in defaults and "max_seq_length" in defaults:
         setup = _on_whole_texts(setup)
+    if setup.fused:
+        setup = with_liger(setup, trainer_class, defaults)
     setup = shed(setup, (trainer_class, config_class), defaults)
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     setup = _with_own_best(setup, trainer_class)
@@ -60,18 +62,16 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         raise Gone(f"{what} has no {', '.join(unknown)}")
     for wanted, words, lacking in (
         (setup.form == "own", ("chat_template_kwargs",), "options of a row for its template"),
+        (setup.form == "called" and not setup.samples, ("json.loads(tools)",), "tools of a row as a text"),
         (setup.begins, BEGINNING, "first token of texts that its tokenizer adds"),
         (setup.awaits_rewards, ("async",), "reward functions that it awaits"),
         (setup.margins, ("margin",), "margins of pairs"),
         (setup.second_end, ("eos_token_ids",), "second end token"),
-        (setup.fused, ("LigerFusedLinear",), "loss of Liger"),
         (setup.tools == "environments", ("_multi_environment",), "environments of several kinds"),
         (setup.logs_rows, ('"log_extra"',), "columns that reward functions add to its tables"),
     ):
         if wanted and not any(code_has(word, trainer_class) for word in words):
             raise Gone(f"{what} has no {lacking}")
-    if setup.fused and find_spec("liger_kernel") is None:
-        raise Gone("liger-kernel is not installed here")
     if setup.unscored and not takes_no_reward(trainer_class):
         raise Gone(f"reward functions of trl {release('trl')} return a number for each completion")
     if setup.data == "ids" and not reads_labels(trainer_class):

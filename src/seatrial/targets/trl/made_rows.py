@@ -8,6 +8,7 @@ ids.
 from __future__ import annotations
 
 import copy
+import json
 import string
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -18,8 +19,8 @@ import numpy as np
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.oracles.objectives import kept_tokens
+from seatrial.targets.trl import made_templates as made
 from seatrial.targets.trl import tools
-from seatrial.targets.trl.made_templates import BEGIN, BRACKETED, OPENED, OWN, PROBE, begin_texts
 from seatrial.targets.trl.scorer import Scorer
 from seatrial.targets.trl.setup import Setup
 
@@ -30,8 +31,6 @@ LONGEST_PROMPT, LONGEST_COMPLETION = 9, 11
 SHORTEST_SAMPLED = 4
 FAR_LONGER = 38
 """Letters of a long completion."""
-EARLIER = (("user", "so"), ("assistant", "yes"))
-"""Turns before the last one of the user."""
 SECOND_END = "<eos>"
 
 
@@ -71,11 +70,11 @@ class MadeRows:
         """Return a tokenizer for the trainer, with the template that the setup does not give by an option."""
         tokenizer = copy.deepcopy(self._tokenizer)
         if self.setup.form == "bracketed" and "chat_template_path" not in self.setup.options:
-            tokenizer.chat_template = BRACKETED
-        templates = {"opened": OPENED, "own": OWN}
+            tokenizer.chat_template = made.BRACKETED
+        templates = {"opened": made.OPENED, "own": made.OWN, "called": made.CALLED}
         tokenizer.chat_template = templates.get(self.setup.form, tokenizer.chat_template)
         if self.setup.begins:
-            begin_texts(tokenizer)
+            made.begin_texts(tokenizer)
         if self.setup.tools:
             tools.prepare(tokenizer)
         if self.setup.prompt_limit:
@@ -85,7 +84,7 @@ class MadeRows:
     def template_file(self, folder: str) -> str:
         """Write the template for the option `chat_template_path` and return its path."""
         path = Path(folder) / "template.jinja"
-        path.write_text(BRACKETED, encoding="utf-8")
+        path.write_text(made.BRACKETED, encoding="utf-8")
         return str(path)
 
     def _text_of(self, number: int) -> dict[str, str]:
@@ -141,12 +140,15 @@ class MadeRows:
                 prompt, said, other = prompt + "!", said[1:], other[1:]
         answers = slice(self.setup.answer_limit or None)
         return Example(
-            prompt_ids=(self._ids(BEGIN * self._begins_texts) + self._ids(prompt))[
+            prompt_ids=(self._ids(made.BEGIN * self._begins_texts) + self._ids(prompt))[
                 -self.setup.prompt_limit :
             ],
             completion_ids=self._ids(said + end)[answers],
             rejected_ids=self._ids(other + end)[answers] if self.setup.data == "pairs" else None,
             desirable=number % 3 != 1 if self.setup.data == "labels" else None,
+            answered=tuple(
+                one for text, one in made.answered(prompt, self.setup.form, number) for _ in self._ids(text)
+            ),
             margin=_margin(number) if self.setup.margins else 0.0,
         )
 
@@ -160,6 +162,9 @@ class MadeRows:
         form = self.setup.form
         if form == "own":
             return f"{'(probe)' * _has_tools(number)}[{'^' * _shouts(number)}{text}]"
+        if form == "called":
+            has_tools = _has_tools(number) and not self.setup.samples
+            return f"{'(probe)' * has_tools}[{text}]{made.text_of_a_call(number)}[{made.FOUND}]"
         if form == "text":
             return text
         if form == "bracketed":
@@ -180,7 +185,7 @@ class MadeRows:
     def _before(self) -> list[tuple[str, str]]:
         """Return the turns before the user's last one: their role and text."""
         system = [("system", "be brief")] if "system" in self.setup.form else []
-        return [*system, *(EARLIER if self.setup.form == "several turns" else ())]
+        return [*system, *(made.EARLIER if self.setup.form == "several turns" else ())]
 
     def data(self, num_examples: int) -> list[dict[str, Any]]:
         """Return the training split as the trainer takes it."""
@@ -200,10 +205,12 @@ class MadeRows:
             return {"place": number}
         if self.setup.margins:
             return {"margin": _margin(number)}
+        if self.setup.form == "called":
+            return {"tools": json.dumps([made.PROBE]) if _has_tools(number) else None}
         if self.setup.form != "own":
             return {}
         return {
-            "tools": [PROBE] if _has_tools(number) else None,
+            "tools": [made.PROBE] if _has_tools(number) else None,
             "chat_template_kwargs": {"shouts": _shouts(number)},
         }
 
@@ -220,7 +227,11 @@ class MadeRows:
         else:
             before = [{"role": role, "content": said} for role, said in self._before()]
             whole = {
-                "prompt": [*before, {"role": "user", "content": prompt}],
+                "prompt": [
+                    *before,
+                    {"role": "user", "content": prompt},
+                    *(made.turns_of_a_call(number) if self.setup.form == "called" else ()),
+                ],
                 "completion": [{"role": "assistant", "content": completion}],
                 "rejected": [{"role": "assistant", "content": rejected}],
             }
@@ -351,7 +362,7 @@ class MadeRows:
                 **_: Any,
             ) -> list[float | None]:
                 texts = [one if isinstance(one, str) else tools.text_of(one) for one in completions]
-                asked = [one if isinstance(one, str) else str(one[-1]["content"]) for one in prompts]
+                asked = [one if isinstance(one, str) else str(one) for one in prompts]
                 # Of several turns, the ids hold the template's words too.
                 own = texts if self.setup.tools else [self.text(ids) for ids in completion_ids or ()]
                 wrong = [

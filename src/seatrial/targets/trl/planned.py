@@ -30,7 +30,9 @@ def intended_options(setup: Setup, plan: TrainerPlan) -> dict[str, Any]:
         **setup.optional,
         "per_device_train_batch_size": plan.num_rows // (plan.num_ranks * plan.num_micro_batches),
         "gradient_accumulation_steps": plan.num_micro_batches,
-        "per_device_eval_batch_size": NUM_HELD_OUT * setup.options.get("num_generations", 1),
+        "per_device_eval_batch_size": NUM_HELD_OUT
+        * setup.options.get("num_generations", 1)
+        // plan.num_ranks,
         "max_steps": plan.num_steps,
         "logging_steps": plan.logging_steps,
         **OPTIMIZER,

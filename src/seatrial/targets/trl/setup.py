@@ -22,11 +22,12 @@ class Setup:
     objective: ObjectiveSpec | RolloutSpec
     data: Literal["texts", "messages", "pairs", "labels", "prompts", "whole", "ids"]
     """`whole` are texts without a border between prompt and completion; `ids` are tokenized already."""
-    form: Literal["text", "turns", "turns with system", "several turns", "bracketed", "opened", "own"] = (
-        "text"
-    )
+    form: Literal[
+        "text", "turns", "turns with system", "several turns", "bracketed", "opened", "own", "called"
+    ] = "text"
     """Plain texts; turns of the tokenizer's template, with a system turn, with earlier turns; or turns of a template
-    of `made_rows`: with `own`, rows have tools and options of the template."""
+    of `made_rows`: with `own`, rows have tools and options of the template, with `called`, tools as a text and a call.
+    """
     begins: bool = False
     """Whether the tokenizer begins texts with a token of its own; a template writes its own first token."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -45,6 +46,8 @@ class Setup:
     lora: Literal["made", "given", "virtual tokens"] | None = None
     """Adapters that the trainer makes by its `peft_config`, or that the given model has; or virtual tokens of a prompt
     that it trains by its `peft_config`."""
+    head: Literal["", "adapted", "saved"] = ""
+    """Whether the adapters that it makes or is given are on the head too, or the head is trained as a whole."""
     adds_head: bool = False
     """Whether a reward model is given as the folder of a language model, to which the trainer adds a head."""
     pad_is_end: bool = False

@@ -36,8 +36,10 @@ from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import freeze_imports, resuming
 from seatrial.targets.common.zoo import ZOO, balance_loss, zoo_model
+from seatrial.targets.trl.adapted import VIRTUAL, adapter_config, merged, of_the_reference
 from seatrial.targets.trl.fitting import fitted_setup
 from seatrial.targets.trl.former import OF_EVERY_TRAINER
+from seatrial.targets.trl.fused import plain_liger, refusals
 from seatrial.targets.trl.made_rows import MadeRows
 from seatrial.targets.trl.named import generates_micro_batches, scalars_of, sources, unnamed_scalars
 from seatrial.targets.trl.planned import intended_options, optimizer_options
@@ -49,10 +51,6 @@ from seatrial.targets.trl.specs import spec_for
 from seatrial.targets.trl.tables import logged_rows, logging
 from seatrial.targets.trl.tools import ASYNC_TOOLS, ENVIRONMENTS, Environment, tools
 from seatrial.targets.trl.watch import Watch
-
-VIRTUAL = "prompt_encoder.default.embedding.weight"
-"""Embeddings of virtual tokens, which precede every sequence."""
-LORA = {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"], "init_lora_weights": False}
 
 
 class Whole(KnowsFailures, TinyCausalModel):
@@ -101,18 +99,17 @@ class Whole(KnowsFailures, TinyCausalModel):
             given["inputs_embeds"] = torch.cat([virtual, embedded])[None]
             weights = {name: value for name, value in weights.items() if name != VIRTUAL}
             return functional_call(self._plain, weights, (), given).logits[0, len(virtual) :]  # type: ignore[no-any-return]
-        found: Tensor = functional_call(self._plain, _merged(weights), (), given).logits
+        found: Tensor = functional_call(self._plain, merged(weights), (), given).logits
         return found if self.setup.scores else found[0]
 
     def balance_loss(self, weights: Mapping[str, Tensor], sequences: Sequence[Sequence[int]]) -> Tensor:
         """Return the load-balancing loss of the plain model's routers, over all tokens of these sequences."""
         from torch.func import functional_call
 
+        plain = merged(weights)
         inputs = [{"input_ids": torch.tensor([list(ids)]), "use_cache": False} for ids in sequences]
         found = [
-            functional_call(
-                self._plain, dict(weights), (), {**one, "output_router_logits": True}
-            ).router_logits
+            functional_call(self._plain, plain, (), {**one, "output_router_logits": True}).router_logits
             for one in inputs
         ]
         layers = [torch.cat([one[layer] for one in found]) for layer in range(len(found[0]))]
@@ -163,11 +160,10 @@ class Whole(KnowsFailures, TinyCausalModel):
     def _train(
         self, plan: TrainerPlan, folder: str, watch: Watch, *, stops: bool = False, resumes: bool = False
     ) -> None:
-        trainer = self._trainer(plan, folder, watch)
-        watch.attach(trainer, plan.ends_after if stops else 0)
         checkpoint = str(Path(folder) / f"checkpoint-{plan.ends_after}") if resumes else None
-        # Liger compiles its losses, which takes minutes on a CPU and changes no number.
-        with resuming(), torch.compiler.set_stance("force_eager" if self.setup.fused else "default"):
+        with resuming(), plain_liger(self.setup.fused), refusals(self.setup):
+            trainer = self._trainer(plan, folder, watch)
+            watch.attach(trainer, plan.ends_after if stops else 0)
             trainer.train(resume_from_checkpoint=checkpoint)
         watch.finish()
         if self.setup.logs_rows:
@@ -187,12 +183,12 @@ class Whole(KnowsFailures, TinyCausalModel):
         if setup.reference == "teacher":
             more["teacher_model"] = self._made_model(1)
         if setup.lora in ("made", "virtual tokens"):
-            more["peft_config"] = _adapter_config(setup)
+            more["peft_config"] = adapter_config(setup)
         elif setup.lora == "given":
             from peft import get_peft_model
 
             torch.manual_seed(0)
-            model = get_peft_model(model, _adapter_config(setup))
+            model = get_peft_model(model, adapter_config(setup))
         if setup.formats:
             more["formatting_func"] = lambda row: row["asked"] + row["said"]
         if setup.samples:
@@ -348,8 +344,7 @@ class Whole(KnowsFailures, TinyCausalModel):
             return None
         if self.setup.reference in ("given", "teacher"):
             return {name: value.detach() for name, value in self._made_model(1).named_parameters()}
-        left_out = ".ref." if self.setup.reference == "adapted" else ".lora_"
-        return {name: value for name, value in initial.items() if left_out not in name}
+        return of_the_reference(self.setup, initial)
 
 
 def _adapter_of(name: str, setup: Setup) -> type[Whole]:
@@ -378,23 +373,3 @@ def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: tuple(value) if isinstance(value, list | tuple) else value for name, value in fields.items()
     }
-
-
-def _merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the plain model's weights, W + alpha / r B A where there is an adapter (Hu et al. 2021)."""
-    merged = {name: value for name, value in weights.items() if ".lora_" not in name}
-    for name, down in weights.items():
-        if name.endswith(".lora_A.default.weight"):
-            up = weights[name.replace(".lora_A.", ".lora_B.")]
-            base = f"{name.removesuffix('.lora_A.default.weight')}.weight"
-            merged[base] = merged[base] + LORA["lora_alpha"] / LORA["r"] * (up @ down)  # type: ignore[operator]
-    return merged
-
-
-def _adapter_config(setup: Setup) -> Any:
-    """Return PEFT's configuration of a setup's adapters, whose dropout is that of the model's trait."""
-    from peft import LoraConfig, PromptTuningConfig
-
-    if setup.lora == "virtual tokens":
-        return PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    return LoraConfig(task_type="CAUSAL_LM", lora_dropout=ZOO[setup.trait].dropout, **LORA)

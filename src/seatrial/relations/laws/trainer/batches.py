@@ -17,7 +17,7 @@ from seatrial.relations.contracts.trainers import ServedBatch, ServedSequence, T
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.trainer.updates import MICRO_BATCHED, only_updates, plan, samples
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.oracles.objectives import kept_tokens
+from seatrial.relations.oracles.objectives import kept_tokens, prompt_targets
 from seatrial.relations.oracles.trainers import doubled
 from seatrial.relations.runs import trainer_run
 
@@ -74,7 +74,7 @@ def right_sequences(stack: Any, row: Example) -> list[tuple[Sequence, tuple[bool
     found = []
     for ids in (row.completion_ids, row.rejected_ids):
         if ids is not None:
-            kept, targets = kept_tokens(row.prompt_ids, ids, spec, spec.trains == "all")
+            kept, targets = kept_tokens(row.prompt_ids, ids, spec, prompt_targets(row, spec))
             # The target of the first id is a matter of its own: nothing before it predicts it.
             found.append((tuple(kept.tolist()), (False, *targets.tolist())))
     return found

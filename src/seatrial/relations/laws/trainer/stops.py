@@ -12,7 +12,13 @@ from seatrial.relations.contracts.trainers import TrainerPlan
 from seatrial.relations.facts import bound_of
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.trainer.logged import BOUND, judged_scalars
-from seatrial.relations.laws.trainer.updates import gradient_equals_oracle, only_updates, plan, samples
+from seatrial.relations.laws.trainer.updates import (
+    gradient_equals_oracle,
+    only_updates,
+    plan,
+    samples,
+    stays_in_one_process,
+)
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.trainer_metrics import Rows, mean_over_parts, scalar
 from seatrial.relations.oracles.trainers import doubled, step_loss
@@ -55,6 +61,13 @@ def _resumes_inside_a_window(stack: Any) -> str | None:
     if only_updates(stack):
         return only_updates(stack)
     return None if 2 % window == 0 else f"trainer_spec.window={window}: rollouts are not in the checkpoint"
+
+
+def _evaluates_in_one_process(stack: Any) -> str | None:
+    """Return the declaration of a trainer whose evaluations are not meant for two processes of equal batches."""
+    num_rows = stack.trainer_spec.evaluation.num_rows
+    own = None if num_rows is None else f"trainer_spec.evaluation.num_rows={num_rows}: rows may fill a batch"
+    return only_updates(stack) or stays_in_one_process(stack) or own
 
 
 @EVALUATION.law(
@@ -115,8 +128,18 @@ def evaluates_in_evaluation_mode(stack: Any, case: TrainerPlan) -> Measure:
     cases=LOGGED_APART,
     thorough=True,
 )
+@EVALUATION.law(
+    "logged loss and scalars, two processes",
+    "numbers of the first process alone, rows of one process counted for both",
+    cases=plan(num_micro_batches=1, num_ranks=2, eval_steps=2),
+    excluded=_evaluates_in_one_process,
+    thorough=True,
+)
 def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
-    """Compare what each evaluation logs with the definitions, on its rows and the weights of its step."""
+    """Compare what each evaluation logs with the definitions, on its rows and the weights of its step.
+
+    In several processes the loss may be the mean of theirs.
+    """
     record = trainer_run(stack, case)
     found = []
     for one in record.evaluations:
@@ -127,8 +150,12 @@ def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
             if definition.how != "total"
         }
         if not samples(stack) and not stack.trainer_spec.objective.of_mates:
+            parts = [one.batches, *([part] for part in one.batches if case.num_ranks > 1)]
             with torch.no_grad():
-                right["loss"] = [float(step_loss(stack, record, rows.weights, one.batches, one.step + 1))]
+                whole, *own = [
+                    float(step_loss(stack, record, rows.weights, part, one.step + 1)) for part in parts
+                ]
+            right["loss"] = [whole, math.fsum(own) / len(own)] if own else [whole]
         for name, values in right.items():
             logged = one.logged.get(name, math.nan)
             missing = all(map(math.isnan, values)) and name not in one.logged

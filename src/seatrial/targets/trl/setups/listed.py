@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from seatrial.targets.trl.setup import Setup
+from seatrial.targets.trl.setups.combined import COMBINED
 from seatrial.targets.trl.setups.models import MODELS
 from seatrial.targets.trl.setups.options import OPTIONS
 from seatrial.targets.trl.setups.paired import PAIRED
@@ -41,5 +42,6 @@ SETUPS: Mapping[str, Setup] = {
         **ROWS,
         **PAIRED,
         **MODELS,
+        **COMBINED,
     }.items()
 }

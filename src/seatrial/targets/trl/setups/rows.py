@@ -36,6 +36,7 @@ OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
 PROMPTS: Mapping[str, Any] = {"max_prompt_length": 60}
 """Of releases that have the option, whose default is longer than a row."""
+CALLED: Fields = {"form": "called", "spells_end": False}
 MARKED: Fields = {"form": "bracketed", "spells_end": False}
 """Of a template that marks what the assistant generates, which only `assistant_only_loss` reads."""
 UNENDED: Fields = {"spells_end": False}
@@ -64,6 +65,7 @@ ADAPTIVE: Mapping[str, Any] = {
     "entropy_coef_delta": 0.3,
 }
 """An entropy bonus that grows from the second step on, up to the largest coefficient."""
+ANSWERS = ObjectiveSpec(kind="sft", trains="answers")
 ASSISTANT: Mapping[str, Any] = {"assistant_only_loss": True}
 CHECKPOINTS: Mapping[str, Any] = {"gradient_checkpointing": True}
 TRAINERS: Mapping[str, Callable[[], Setup]] = {
@@ -90,6 +92,10 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
         **dict.fromkeys(("sft", "dpo", "kto", "reward"), OWN),
         "sft-messages": {**OWN, "known_failures": (LABELS,)},
     },
+    "called": {
+        **dict.fromkeys(("sft", "dpo", "kto", "reward"), CALLED),
+        "sft-messages": {**CALLED, "known_failures": (LABELS,)},
+    },
     "several": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward", "cpo"), SEVERAL),
 }
 """By feature, the trainers that are run with it, and its fields of their setups."""
@@ -110,6 +116,8 @@ SAMPLED: Mapping[str, Setup] = {
     ),
     "rows-grpo-begun": grpo({"loss_type": "dapo"}, begins=True),
     "rows-grpo-several": grpo({"loss_type": "dapo"}, **{**SEVERAL, "second_end": "in a list"}),
+    "rows-grpo-called": grpo({"loss_type": "dapo"}, form="called"),
+    "rows-rloo-called": rloo({}, form="called"),
     "rows-grpo-cut": grpo({"loss_type": "dapo", **CUT}, prompt_limit=5),
     "rows-rloo-cut": rloo(CUT, prompt_limit=5),
     "rows-rloo-ends": rloo({}, second_end="alone", begins=True),
@@ -162,6 +170,32 @@ OF_ASSISTANTS: Mapping[str, Setup] = {
         **MARKED,
     ),
     "packing": sft({**ASSISTANT, "packing": True, "max_length": 40}, data="messages", **MARKED),
+    "several": sft(ASSISTANT, data="messages", objective=ANSWERS, **SEVERAL),
+    "several-prompts": sft(ASSISTANT, **SEVERAL),
+    "several-packing": sft(
+        {**ASSISTANT, "packing": True, "max_length": 90}, data="messages", objective=ANSWERS, **SEVERAL
+    ),
+    "several-truncated": sft(
+        {**ASSISTANT, "max_length": 60},
+        data="messages",
+        objective=replace(ANSWERS, max_length=60),
+        is_long=True,
+        **SEVERAL,
+    ),
+    "several-end": sft(
+        {**ASSISTANT, "max_length": 60, "truncation_mode": "keep_end"},
+        data="messages",
+        objective=replace(ANSWERS, max_length=60, keep="end"),
+        is_long=True,
+        **SEVERAL,
+    ),
+    "called": sft(ASSISTANT, data="messages", objective=ANSWERS, **CALLED),
+    "called-flat": sft(
+        {**ASSISTANT, "padding_free": True, "max_length": None},
+        data="messages",
+        objective=ANSWERS,
+        **CALLED,
+    ),
     "flat": sft({**ASSISTANT, "padding_free": True, "max_length": None}, data="messages", **MARKED),
 }
 """SFT on what the assistant generates alone, where rows are cut, packed, or have prompts of their own."""
