@@ -1,4 +1,4 @@
-"""R31.activated: a low-rank adapter that a sequence of ids activates changes the tokens from there on, and no others."""
+"""R31.activated: a low-rank adapter that ids activate changes the tokens from there on, and no others."""
 
 from __future__ import annotations
 
