@@ -185,6 +185,7 @@ UTILITIES: Mapping[str, str] = {
     "batch of episodes": "(rows, pad id) -> columns by verl's names, positions of shown tokens, turns, extras",
     "own policy loss": "(columns [B, T], rows of a micro-batch) -> columns that a registered loss is given, by call",
     "activated adapters": "() -> `activated.Activated`, a model of adapters that ids activate",
+    "own adapters": "() -> `own_adapters.Owner`, a model that adds and loads adapters itself",
     "mixed adapters": "(`mixtures.Mixing`) -> `mixtures.Mixed`, a model of several adapters",
     "older options": "() -> `older_options.MovedOption` of each option that a command takes under an older name",
     "rollouts": "(rows, whether with rewards, of a validation) -> `rollouts.Rolled`",
