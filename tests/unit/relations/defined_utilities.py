@@ -13,6 +13,7 @@ from tests.unit.relations.defined_parts import PARTS
 from tests.unit.relations.defined_rollouts import ROLLOUTS
 
 from seatrial.relations.contracts.utilities import Batch, Episode
+from seatrial.relations.laws.utilities.adapter_steps import ADAPTER_STEP_FUNCTIONS
 from seatrial.relations.laws.utilities.batches import RIGHT
 from seatrial.relations.laws.utilities.calls import WRITTEN
 from seatrial.relations.laws.utilities.encodings import ENCODING_FUNCTIONS
@@ -278,6 +279,7 @@ FUNCTIONS = (
     *SAMPLER_FUNCTIONS,
     *SHORT_RUN_FUNCTIONS,
     *PACKED_ATTENTION_FUNCTIONS,
+    *ADAPTER_STEP_FUNCTIONS,
 )
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},
