@@ -23,6 +23,7 @@ from seatrial.relations.laws.utilities.metrics import METRIC_FUNCTIONS, majority
 from seatrial.relations.laws.utilities.packed_attention import PACKED_ATTENTION_FUNCTIONS
 from seatrial.relations.laws.utilities.partitions import PARTITION_FUNCTIONS
 from seatrial.relations.laws.utilities.row_scores import ROW_SCORE_FUNCTIONS
+from seatrial.relations.laws.utilities.run_events import RUN_EVENT_FUNCTIONS
 from seatrial.relations.laws.utilities.samplers import SAMPLER_FUNCTIONS
 from seatrial.relations.laws.utilities.schemas import SCHEMA_FUNCTIONS
 from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
@@ -280,6 +281,7 @@ FUNCTIONS = (
     *SHORT_RUN_FUNCTIONS,
     *PACKED_ATTENTION_FUNCTIONS,
     *ADAPTER_STEP_FUNCTIONS,
+    *RUN_EVENT_FUNCTIONS,
 )
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},

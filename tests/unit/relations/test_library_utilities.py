@@ -15,7 +15,7 @@ from seatrial.verdict import Outcome
 RELATIONS = (
     "R31.encodings", "R31.texts", "R31.schemas", "R31.scores", "R31.stops", "R31.visible", "R31.training_parts",
     "R31.gathered", "R31.samplers", "R31.packed_attention",
-    "R31.short_runs", "R31.adapter_steps",
+    "R31.short_runs", "R31.adapter_steps", "R31.run_events",
 )  # fmt: skip
 
 
@@ -69,6 +69,18 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         lambda options, first, slopes: DEFINED["preconditioned steps"](options, first, slopes[::-1]),
     ),
     "ranks that a budget leaves": with_options("ranks within a budget", 0, deltaT=1, tfinal=1, beta2=0.1),
+    "events of a run": with_options("events of a run", 0, eval_delay=0),
+    "losses that are logged": ("logged losses", lambda losses, filters: [sum(losses) / len(losses)] * 2),
+    "losses that are not finite": (
+        "logged losses",
+        lambda losses, filters: [sum(losses[:3]) / 3, sum(losses) / 3],
+    ),
+    "losses that are not finite, filtered": (
+        "logged losses",
+        lambda losses, filters: DEFINED["logged losses"](losses, False),
+    ),
+    "columns that a collator is given": with_options("columns of a run", 0, label_names=[]),
+    "rows after a resume": with_options("rows after a resume", 0, ignore_data_skip=False),
     "padding of encodings": with_options("padded encodings", pad_to_multiple_of=None),
     "conversations": with_options("chat", continue_final_message=False),
     "texts of ids": (
