@@ -40,7 +40,7 @@ def adapter(name: str) -> Added:
 
 
 class Model:
-    """Weights of adapters that are summed where it is told, with a fault in one law's subject."""
+    """Weights of adapters that are summed where it is due, with a fault in one law's subject."""
 
     def __init__(self, fault: str) -> None:
         """Have none."""

@@ -184,7 +184,7 @@ UTILITIES: Mapping[str, str] = {
     "columns of an episode": "(row) -> columns by verl's names, experts of the whole row, the reward at its last token",
     "batch of episodes": "(rows, pad id) -> columns by verl's names, positions of shown tokens, turns, extras",
     "own policy loss": "(columns [B, T], rows of a micro-batch) -> columns that a registered loss is given, by call",
-    "events of a run": "(options, number of rows) -> each event that a callback is told, with its step",
+    "events of a run": "(options, number of rows) -> each event that a callback sees, with its step",
     "logged losses": "(losses of steps, whether those that are not finite are filtered) -> the means that are logged",
     "columns of a run": "(options, form of the rows) -> columns that a collator is given",
     "rows after a resume": "(options, number of rows, last step before) -> rows by update and micro-batch",

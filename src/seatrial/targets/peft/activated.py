@@ -89,7 +89,7 @@ def activated() -> Activated:
                 gradient_checkpointing_kwargs={"use_reentrant": False}
             )
         model.zero_grad(set_to_none=True)
-        (_logits(model, ids_BS, torch.ones_like(ids_BS)) * weights_BSV).sum().backward()
+        torch.autograd.backward((_logits(model, ids_BS, torch.ones_like(ids_BS)) * weights_BSV).sum())
         model.eval()
         return {
             name: (layer.lora_A["first"].weight.grad, layer.lora_B["first"].weight.grad)

@@ -33,7 +33,8 @@ def _plain() -> Any:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        made: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**BASE, tie_word_embeddings=False))
+        sizes: dict[str, Any] = {**BASE, "tie_word_embeddings": False}
+        made: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     return made.eval()
 
 

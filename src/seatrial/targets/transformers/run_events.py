@@ -28,26 +28,26 @@ CALM = {
 
 
 def events(options: Mapping[str, Any], number: int) -> list[str]:
-    """Return each event that a callback is told, with its step."""
+    """Return each event that a callback sees, with its step."""
     import transformers
 
-    own = {name: value for name, value in options.items() if name != "asks"}
-    asks = {step: what for what, step in options.get("asks", ())}
+    own = {name: value for name, value in options.items() if name != "requests"}
+    requests = {step: what for what, step in options.get("requests", ())}
     found: list[str] = []
 
     class Watching(transformers.TrainerCallback):
         pass
 
-    def told(name: str) -> Callable[..., None]:
-        def tell(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def watched_event(name: str) -> Callable[..., None]:
+        def note(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             found.append(f"{name} {state.global_step}")
-            if name == "step_end" and state.global_step in asks:
-                setattr(control, f"should_{asks[state.global_step]}", True)
+            if name == "step_end" and state.global_step in requests:
+                setattr(control, f"should_{requests[state.global_step]}", True)
 
-        return tell
+        return note
 
     for name in NAMES:
-        setattr(Watching, f"on_{name}", told(name))
+        setattr(Watching, f"on_{name}", watched_event(name))
     rows = [_row(row) for row in range(1, number + 1)]
     trainer = _trainer(in_order=True)(
         model=Line(),

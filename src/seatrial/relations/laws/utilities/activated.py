@@ -81,6 +81,10 @@ def _added(factors: Factors, mask_BS1: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda x_BSD: mask_BS1 * (x_BSD @ a.T @ b.T) * scale
 
 
+def _sum(parts: Sequence[Callable[[Tensor], Tensor]]) -> Callable[[Tensor], Tensor]:
+    return lambda x_BSD: sum((one(x_BSD) for one in parts), torch.zeros(()))
+
+
 def _right(
     made: Activated,
     ids_BS: Tensor,
@@ -93,14 +97,7 @@ def _right(
     for name, layers in made.factors.items():
         for layer, factors in layers.items():
             adds.setdefault(layer, []).append(_added(factors, _mask(ids_BS, names, name, known)))
-    return made.plain(
-        ids_BS,
-        mask_BS,
-        {
-            layer: lambda x, own=own: sum((one(x) for one in own), torch.zeros(()))
-            for layer, own in adds.items()
-        },
-    )
+    return made.plain(ids_BS, mask_BS, {layer: _sum(own) for layer, own in adds.items()})
 
 
 def _error(found: Tensor, right: Tensor, mask_BS: Tensor) -> float:
@@ -202,7 +199,7 @@ def gradients_are_of_active_tokens(stack: Any, case: Numbers, again: bool) -> Me
         for layer, (a, b, scale) in made.factors["first"].items()
     }
     right_BSV = _right(made._replace(factors={"first": leaves}), ids_BS, mask_BS)
-    (right_BSV * weights_BSV).sum().backward()
+    torch.autograd.backward((right_BSV * weights_BSV).sum())
     found = []
     for layer, (a, b, _) in leaves.items():
         for own, value, what in zip(given[layer], (a, b), "AB", strict=True):

@@ -29,9 +29,9 @@ SMALL = 3e-5
 
 def _drawn(case: Numbers, ranks: Mapping[str, int], number: int, parts: str = "AB") -> list[Tensors]:
     generator = case.generator()
-    found = []
+    found: list[Tensors] = []
     for _ in range(number):
-        own = {}
+        own: dict[str, dict[str, Tensor]] = {}
         for layer, (size, out) in SIZES.items():
             shapes = {"A": (ranks[layer], size), "B": (out, ranks[layer]), "E": (ranks[layer], 1)}
             own[layer] = {part: torch.randn(*shapes[part], generator=generator) for part in parts}
@@ -129,7 +129,7 @@ def budgeted(
 ) -> list[dict[str, list[int]]]:
     """Return which ranks of each layer are left after each step of AdaLoRA (Zhang et al., 2023).
 
-    Weights are given anew at each step. The importance of a weight is the smoothed product of it and its gradient times
+    Weights are given again at each step. The importance of a weight is the smoothed product of it and its gradient times
     the smoothed distance from that; of a rank, that of E and the means of A and B. The budget falls by a cubic from
     `tinit` to `tfinal` steps before the end, and is imposed every `deltaT` steps; from then on the last choice stays.
     """

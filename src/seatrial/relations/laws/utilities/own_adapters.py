@@ -81,7 +81,7 @@ class State:
 
 OWN = relation_of(
     "own_adapters",
-    "a-model-uses-the-adapters-that-it-is-told-to-use",
+    "a-model-uses-the-adapters-that-are-chosen",
     "After each operation the model computes with the adapters in use, and these train.",
 )
 SEQUENCES: Mapping[str, Sequence[Operation]] = {

@@ -1,4 +1,4 @@
-"""R31.run_events: what callbacks are told, how losses that are not finite are logged, and which rows a resume has."""
+"""R31.run_events: which events callbacks see, how losses that are not finite are logged, and which rows a resume has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seatrial.relations.laws.utilities.plain import Arguments, Plain, add_laws, 
 RUN_EVENTS = relation_of(
     "run_events",
     "events-of-a-run-are-those-of-its-options",
-    "Callbacks are told each event once and in order, what they ask for is done, and a resumed run goes on as it says.",
+    "Callbacks see each event once and in order, their requests are met, and a resumed run has the rows that are due.",
 )
 Options = Mapping[str, Any]
 BATCH, EPOCHS = 2, 2
@@ -22,11 +22,11 @@ EVENTS: Sequence[Options] = (
     {"eval_strategy": "steps", "eval_steps": 2, "eval_delay": 3, "save_strategy": "steps", "save_steps": 4},
     {"eval_strategy": "epoch", "eval_delay": 2},
     {"eval_strategy": "steps", "eval_steps": 4, "eval_on_start": True, "max_steps": 4},
-    {"asks": (("training_stop", 3),), "save_strategy": "epoch"},
-    {"asks": (("epoch_stop", 2),), "eval_strategy": "epoch"},
-    {"asks": (("evaluate", 1), ("save", 3), ("log", 5))},
+    {"requests": (("training_stop", 3),), "save_strategy": "epoch"},
+    {"requests": (("epoch_stop", 2),), "eval_strategy": "epoch"},
+    {"requests": (("evaluate", 1), ("save", 3), ("log", 5))},
 )
-"""Options of a run; `asks`: what a callback asks for at the end of a step."""
+"""Options of a run; `requests`: what a callback requests for at the end of a step."""
 
 
 def _event_cases(case: Numbers) -> Iterator[Arguments]:
@@ -35,56 +35,56 @@ def _event_cases(case: Numbers) -> Iterator[Arguments]:
 
 
 def events(options: Options, number: int) -> list[str]:
-    """Return each event with its step; a log that is asked for without a new step is none, the last one has means."""
+    """Return each event with its step; a log that is wanted for without a new step is none, the last one has means."""
     found: list[str] = []
     size = options.get("gradient_accumulation_steps", 1)
     batches = -(-number // BATCH)
     updates = [min(size, batches - start) for start in range(0, batches, size)]
     last = options.get("max_steps", EPOCHS * len(updates))
-    asks = {place: what for what, place in options.get("asks", ())}
+    requests = {place: what for what, place in options.get("requests", ())}
     logged = step = 0
     stops = False
 
-    def tell(*names: str) -> None:
+    def note(*names: str) -> None:
         found.extend(f"{name} {step}" for name in names)
 
     def flow(log: bool, evaluate: bool, save: bool) -> None:
         nonlocal logged
         if log and step > logged:
-            tell("log")
+            note("log")
             logged = step
         if evaluate:
-            tell("log", "evaluate")
+            note("log", "evaluate")
         if save:
-            tell("save")
+            note("save")
 
     def strategy(kind: str, name: str) -> bool:
         return bool(options.get(f"{kind}_strategy", "no") == name)
 
-    tell("train_begin")
+    note("train_begin")
     if options.get("eval_on_start"):
-        tell("log", "evaluate")
+        note("log", "evaluate")
     for epoch in range(EPOCHS):
-        tell("epoch_begin")
+        note("epoch_begin")
         done = 0
         for micro_batches in updates:
-            tell("step_begin", *["substep_end"] * (micro_batches - 1), "pre_optimizer_step", "optimizer_step")
+            note("step_begin", *["substep_end"] * (micro_batches - 1), "pre_optimizer_step", "optimizer_step")
             step, done = step + 1, done + 1
-            tell("step_end")
-            asked = asks.get(step)
-            stops = step == last or asked == "training_stop"
+            note("step_end")
+            wanted = requests.get(step)
+            stops = step == last or wanted == "training_stop"
             due = strategy("eval", "steps") and step % options["eval_steps"] == 0
             saves = strategy("save", "steps") and (step % options["save_steps"] == 0 or step == last)
             flow(
                 (strategy("logging", "steps") and step % options["logging_steps"] == 0)
                 or (step == 1 and bool(options.get("logging_first_step")))
-                or asked == "log",
-                (due and step >= options.get("eval_delay", 0)) or asked == "evaluate",
-                saves or asked == "save",
+                or wanted == "log",
+                (due and step >= options.get("eval_delay", 0)) or wanted == "evaluate",
+                saves or wanted == "save",
             )
-            if stops or asked == "epoch_stop":
+            if stops or wanted == "epoch_stop":
                 break
-        tell("epoch_end")
+        note("epoch_end")
         reached = epoch + done / len(updates)
         flow(
             strategy("logging", "epoch"),
@@ -93,7 +93,7 @@ def events(options: Options, number: int) -> list[str]:
         )
         if stops:
             break
-    tell("log", "train_end")
+    note("log", "train_end")
     return found
 
 
@@ -185,7 +185,7 @@ RUN_EVENT_FUNCTIONS: Sequence[Plain] = (
     Plain(
         name="events of a run",
         law="events of a run",
-        suspects="an event twice or of another step, a delay or what a callback asks for that is ignored",
+        suspects="an event twice or of another step, a delay or what a callback requests for that is ignored",
         cases=_event_cases,
         right=events,
     ),
