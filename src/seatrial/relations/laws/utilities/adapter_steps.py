@@ -129,7 +129,7 @@ def budgeted(
 ) -> list[dict[str, list[int]]]:
     """Return which ranks of each layer are left after each step of AdaLoRA (Zhang et al., 2023).
 
-    Weights are given again at each step. The importance of a weight is the smoothed product of it and its gradient times
+    Weights are new at each step. The importance of a weight is the smoothed product of it and its gradient times
     the smoothed distance from that; of a rank, that of E and the means of A and B. The budget falls by a cubic from
     `tinit` to `tfinal` steps before the end, and is imposed every `deltaT` steps; from then on the last choice stays.
     """

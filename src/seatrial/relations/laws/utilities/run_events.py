@@ -1,4 +1,4 @@
-"""R31.run_events: which events callbacks see, how losses that are not finite are logged, and which rows a resume has."""
+"""R31.run_events: events that callbacks see, how losses that are not finite are logged, and rows of a resume."""
 
 from __future__ import annotations
 
