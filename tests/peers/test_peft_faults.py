@@ -174,7 +174,20 @@ from torch import nn
 drop = nn.Dropout.forward
 nn.Dropout.forward = lambda self, x: drop(self, x) * (1 - self.p if self.training else 1)
 """
+FIRST_TIME = """
+from peft.tuners.lora import variants
+def offsets(config, active, ids, adapter_names=None):
+    found = []
+    for number, row in enumerate(ids.tolist()):
+        own = config.get(adapter_names[number] if adapter_names else active)
+        due = list(getattr(own, "alora_invocation_tokens", None) or [])
+        places = [place for place in range(len(row)) if due and row[place : place + len(due)] == due]
+        found.append(len(row) - places[0] if places else None)
+    return found
+variants.calculate_alora_offsets = offsets
+"""
 FAULTS = [
+    ("alora", "R31.activated", FIRST_TIME, "outputs"),
     ("prompt", "R29.routes", NO_PROMPT_BEFORE_EMBEDDINGS, "asked: embeddings given"),
     ("lora-on-llama", "R29.families", HALF_MERGED, "linear layers: merged"),
     ("lora-on-bert", "R29.families", HEAD_TOO, "linear layers: placed"),

@@ -13,6 +13,7 @@ from tests.unit.relations.defined_parts import PARTS
 from tests.unit.relations.defined_rollouts import ROLLOUTS
 
 from seatrial.relations.contracts.utilities import Batch, Episode
+from seatrial.relations.laws.utilities.adapter_steps import ADAPTER_STEP_FUNCTIONS
 from seatrial.relations.laws.utilities.batches import RIGHT
 from seatrial.relations.laws.utilities.calls import WRITTEN
 from seatrial.relations.laws.utilities.encodings import ENCODING_FUNCTIONS
@@ -22,6 +23,7 @@ from seatrial.relations.laws.utilities.metrics import METRIC_FUNCTIONS, majority
 from seatrial.relations.laws.utilities.packed_attention import PACKED_ATTENTION_FUNCTIONS
 from seatrial.relations.laws.utilities.partitions import PARTITION_FUNCTIONS
 from seatrial.relations.laws.utilities.row_scores import ROW_SCORE_FUNCTIONS
+from seatrial.relations.laws.utilities.run_events import RUN_EVENT_FUNCTIONS
 from seatrial.relations.laws.utilities.samplers import SAMPLER_FUNCTIONS
 from seatrial.relations.laws.utilities.schemas import SCHEMA_FUNCTIONS
 from seatrial.relations.laws.utilities.scores import SCORE_FUNCTIONS
@@ -278,6 +280,8 @@ FUNCTIONS = (
     *SAMPLER_FUNCTIONS,
     *SHORT_RUN_FUNCTIONS,
     *PACKED_ATTENTION_FUNCTIONS,
+    *ADAPTER_STEP_FUNCTIONS,
+    *RUN_EVENT_FUNCTIONS,
 )
 DEFINED: Mapping[str, Callable[..., Any]] = {
     **{one.name: one.right for one in FUNCTIONS},

@@ -15,7 +15,7 @@ from seatrial.verdict import Outcome
 RELATIONS = (
     "R31.encodings", "R31.texts", "R31.schemas", "R31.scores", "R31.stops", "R31.visible", "R31.training_parts",
     "R31.gathered", "R31.samplers", "R31.packed_attention",
-    "R31.short_runs",
+    "R31.short_runs", "R31.adapter_steps", "R31.run_events",
 )  # fmt: skip
 
 
@@ -57,6 +57,30 @@ def not_begun_again(kind: str, steps: Any) -> Any:
 
 FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "texts and pairs": with_options("encoded", truncation_side="right"),
+    "steps with A frozen": (
+        "steps of LoRA-FA",
+        lambda options, first, slopes: DEFINED["steps of LoRA-FA"](options, first, slopes[::-1]),
+    ),
+    "steps with A frozen, other scales": with_options(
+        "steps of LoRA-FA", 0, use_rslora=False, rank_pattern={}, alpha_pattern={}
+    ),
+    "steps that are preconditioned": (
+        "preconditioned steps",
+        lambda options, first, slopes: DEFINED["preconditioned steps"](options, first, slopes[::-1]),
+    ),
+    "ranks that a budget leaves": with_options("ranks within a budget", 0, deltaT=1, tfinal=1, beta2=0.1),
+    "events of a run": with_options("events of a run", 0, eval_delay=0),
+    "losses that are logged": ("logged losses", lambda losses, filters: [sum(losses) / len(losses)] * 2),
+    "losses that are not finite": (
+        "logged losses",
+        lambda losses, filters: [sum(losses[:3]) / 3, sum(losses) / 3],
+    ),
+    "losses that are not finite, filtered": (
+        "logged losses",
+        lambda losses, filters: DEFINED["logged losses"](losses, False),
+    ),
+    "columns that a collator is given": with_options("columns of a run", 0, label_names=[]),
+    "rows after a resume": with_options("rows after a resume", 0, ignore_data_skip=False),
     "padding of encodings": with_options("padded encodings", pad_to_multiple_of=None),
     "conversations": with_options("chat", continue_final_message=False),
     "texts of ids": (

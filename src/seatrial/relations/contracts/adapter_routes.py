@@ -42,6 +42,7 @@ Transfer = Literal[
     "file with its base, loaded as one model",
     "file written while disabled",
     "file written while merged",
+    "file of the change since its start",
     "merged into its base, in one file",
     "over the one that is there",
     "copied",

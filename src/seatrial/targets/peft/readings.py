@@ -199,3 +199,38 @@ def added_by_the_library(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> T
             raise NotServed(f"saving raises: {error}") from error
         loaded = peft.PeftModel.from_pretrained(adapters.given("float32"), folder, "first")
     return adapters.of_model(loaded).outputs(ids_BS)  # type: ignore[no-any-return]
+
+
+def since_its_start(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
+    """Return the logits of a plain base with the change of an adapter since its start, which changed the base.
+
+    Raises:
+        NotServed: the start is drawn, or is that of the base.
+    """
+    import peft
+
+    start = str(adapters.kind.options.get("init_lora_weights", ""))
+    if not start.startswith(("pissa", "olora")) or adapters.kind.trait == "conv1d":
+        raise NotServed("the base is as it was")
+    given = adapters.kind.options
+    if given.get("use_rslora") and (given.get("rank_pattern") or given.get("alpha_pattern")):
+        raise NotServed("PEFT refuses patterns with other scales")
+    with tempfile.TemporaryDirectory() as folder:
+        with torch.random.fork_rng(devices=[]):
+            begun = peft.get_peft_model(
+                adapters.given("float32"),
+                copy.deepcopy(model.model.peft_config["first"]),
+                adapter_name="start",
+            )
+        begun.peft_config["start"].init_lora_weights = True
+        begun.save_pretrained(folder)
+        model.model.save_pretrained(
+            folder,
+            selected_adapters=["first"],
+            path_initial_model_for_weight_conversion=str(Path(folder) / "start"),
+        )
+        loaded = peft.PeftModel.from_pretrained(
+            adapters.given("float32"), str(Path(folder) / "first"), adapter_name="first"
+        )
+    logits_BSV: Tensor = adapters.of_model(loaded).outputs(ids_BS)
+    return logits_BSV

@@ -22,6 +22,7 @@ from seatrial.targets.peft.readings import (
     has_rows_of_tokens,
     loaded_by_the_library,
     read_by_names,
+    since_its_start,
     with_its_base,
     with_its_base_by_the_library,
 )
@@ -349,6 +350,7 @@ TRANSFERS: Mapping[Transfer, Callable[[Any, PeftAdapted, Tensor], Tensor]] = {
     "file with its base, loaded as one model": with_its_base_by_the_library,
     "file written while disabled": _written_while_disabled,
     "file written while merged": _written_while_merged,
+    "file of the change since its start": since_its_start,
     "merged into its base, in one file": _merged_in_one_file,
     "over the one that is there": _over_the_one_that_is_there,
     "copied": _copied,

@@ -20,7 +20,6 @@ NOT_COVERED: Mapping[str, str] = {
 
 
 OPTIONS: Mapping[str, str] = {
-    "alora_invocation_tokens": "its adapter depends on where given tokens are in a row",
     "arrow_config": "it mixes adapters that are trained before",
     "loftq_config": "its start is that of a quantised base",
     "megatron_config": "it needs Megatron-core",
@@ -51,10 +50,11 @@ class PeftTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.peft import configurations, mixtures, refusals
+        from seatrial.targets.peft import activated, adapter_steps, configurations, mixtures, refusals
         from seatrial.targets.peft.table import ADAPTERS
 
-        return {**ADAPTERS, **configurations.ADAPTERS, **mixtures.ADAPTERS, **refusals.ADAPTERS}
+        parts = (activated, adapter_steps, configurations, mixtures, refusals)
+        return {**ADAPTERS, **{name: one for part in parts for name, one in part.ADAPTERS.items()}}
 
     def components(self) -> dict[str, Any]:
         """Return an adapter of each kind, and why there is none for each other type of the installed release."""
@@ -91,7 +91,7 @@ def uncovered_options() -> dict[str, str]:
     from seatrial.targets.peft.table import LORA
 
     given = {name for adapter in LORA.values() for name in (*adapter.kind.options, adapter.kind.dropout)}
-    given |= {adapter.own[0] for adapter in PREPARED.values()}
+    given |= {adapter.own[0] for adapter in PREPARED.values()} | {"alora_invocation_tokens"}
     known = [item.name for item in dataclasses.fields(peft.LoraConfig)]
     left = [name for name in known if name not in given and name not in NAMES]
     return {name: OPTIONS.get(name, "no adapter is written for it yet") for name in left}

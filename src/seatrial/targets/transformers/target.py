@@ -33,6 +33,7 @@ class TransformersTarget(ComponentsTarget):
             masking,
             model_heads,
             models,
+            own_adapters,
             ranked,
             rotary,
             rows,
@@ -63,6 +64,7 @@ class TransformersTarget(ComponentsTarget):
             generators,
             runs,
             ranked,
+            own_adapters,
             utilities,
             configurations,
         )

@@ -29,9 +29,7 @@ NUM_TRAIN, NUM_HELD_OUT, NUM_UNANSWERED = 12, 4, 2
 NUM_ALL = NUM_TRAIN + NUM_HELD_OUT + NUM_UNANSWERED
 LONGEST_PROMPT, LONGEST_COMPLETION = 9, 11
 SHORTEST_SAMPLED = 4
-FAR_LONGER = 38
-"""Letters of a long completion."""
-SECOND_END = "<eos>"
+LETTERS_OF_LONG, SECOND_END = 38, "<eos>"
 
 
 class MadeRows:
@@ -71,14 +69,14 @@ class MadeRows:
         tokenizer = copy.deepcopy(self._tokenizer)
         if self.setup.form == "bracketed" and "chat_template_path" not in self.setup.options:
             tokenizer.chat_template = made.BRACKETED
-        templates = {"opened": made.OPENED, "own": made.OWN, "called": made.CALLED}
-        tokenizer.chat_template = templates.get(self.setup.form, tokenizer.chat_template)
+        own = {"opened": made.OPENED, "own": made.OWN, "called": made.CALLED}.get(self.setup.form)
+        tokenizer.chat_template = own or tokenizer.chat_template
         if self.setup.begins:
             made.begin_texts(tokenizer)
         if self.setup.tools:
             tools.prepare(tokenizer)
-        if self.setup.prompt_limit:
-            tokenizer.truncation_side = "left"  # as TRL loads it
+        # Prompts that are cut keep their end, as TRL loads tokenizers.
+        tokenizer.truncation_side = "left" if self.setup.prompt_limit else tokenizer.truncation_side
         return tokenizer
 
     def template_file(self, folder: str) -> str:
@@ -109,9 +107,9 @@ class MadeRows:
         if made["rejected"] == made["completion"]:
             made["rejected"] += "a"  # no tie, whose accuracy is a matter of rounding
         if number >= NUM_TRAIN + NUM_HELD_OUT:
-            made["prompt"] = text(FAR_LONGER, FAR_LONGER)
+            made["prompt"] = text(LETTERS_OF_LONG, LETTERS_OF_LONG)
         elif self.setup.edges != "none":
-            made |= self._edge(number, text(FAR_LONGER, FAR_LONGER), made["completion"])
+            made |= self._edge(number, text(LETTERS_OF_LONG, LETTERS_OF_LONG), made["completion"])
         return made
 
     def _edge(self, number: int, long: str, completion: str) -> dict[str, str]:
