@@ -197,6 +197,10 @@ def clears(self, is_last_shard):
     install(self, is_last_shard)
 GradientAccumulator.install_hooks = clears
 """
+LAST_MICRO_BATCH = """
+from verl.utils.metric.utils import Metric
+Metric.aggregate_dp = classmethod(lambda cls, lists: lists[0].values[-1])
+"""
 NEXT_STEP = """
 from verl.utils.tracking import FileLogger
 write = FileLogger.log
@@ -220,6 +224,13 @@ FAULTS = [
         "packed rows padded for ranks",
     ),
     ("worker_parts", "worker-parts", "R31.worker_parts", LAST_TILE, "an MLP in tiles"),
+    (
+        "model_updates",
+        "model-updates",
+        "R31.model_updates",
+        LAST_MICRO_BATCH,
+        "losses that updates log",
+    ),
     ("trainer_tools", "trainer-tools", "R31.trainer_tools", NEXT_STEP, "what a run logs"),
     ("distilled", "distilled", "R31.distilled", ALL_TOKENS, "what distillation logs"),
     ("scores", "score-math", "R17.reward", LAST_LETTERS, "reward of each answer"),

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from seatrial.relations.laws.utilities.distilled import DISTILLED_FUNCTIONS
 from seatrial.relations.laws.utilities.media import MEDIA_FUNCTIONS, Segment
+from seatrial.relations.laws.utilities.model_updates import MODEL_UPDATE_FUNCTIONS
 from seatrial.relations.laws.utilities.sequence_parallel import SEQUENCE_PARALLEL_FUNCTIONS
 from seatrial.relations.laws.utilities.trainer_tools import TRAINER_TOOL_FUNCTIONS
 from seatrial.relations.laws.utilities.worker_parts import WORKER_PART_FUNCTIONS
@@ -12,6 +15,7 @@ from seatrial.relations.laws.utilities.worker_parts import WORKER_PART_FUNCTIONS
 PART_RELATIONS = (
     "R31.distilled",
     "R31.media",
+    "R31.model_updates",
     "R31.sequence_parallel",
     "R31.worker_parts",
     "R31.trainer_tools",
@@ -21,6 +25,7 @@ PARTS: Mapping[str, Callable[..., Any]] = {
     for one in (
         *DISTILLED_FUNCTIONS,
         *MEDIA_FUNCTIONS,
+        *MODEL_UPDATE_FUNCTIONS,
         *SEQUENCE_PARALLEL_FUNCTIONS,
         *WORKER_PART_FUNCTIONS,
         *TRAINER_TOOL_FUNCTIONS,
@@ -36,6 +41,13 @@ def given(name: str, change: Callable[..., tuple[Any, ...]]) -> tuple[str, Calla
 def made(name: str, change: Callable[[Any], Any]) -> tuple[str, Callable[..., Any]]:
     """Return a function whose result is another."""
     return name, lambda *arguments: change(PARTS[name](*arguments))
+
+
+def updated(change: Callable[[Any], Any]) -> tuple[str, Callable[..., Any]]:
+    """Return updates by another plan."""
+    return given(
+        "updates of a model", lambda role, table, rows, plan, part: (role, table, rows, change(plan), part)
+    )
 
 
 def turned(one: Segment) -> Segment:
@@ -62,6 +74,18 @@ PART_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "all tokens for the heads of a rank": made("tokens to heads", lambda one: (one[0], one[1][::-1])),
     "all heads for the tokens of a rank": made("heads to tokens", lambda one: (one[0], one[1][::-1])),
     "values gathered of all ranks": given("gathered of ranks", lambda *one: (*one[:5], not one[5])),
+    "weights after updates": updated(lambda plan: plan._replace(epochs=1)),
+    "losses that updates log": updated(lambda plan: plan._replace(mini=8)),
+    "norms that updates log": updated(lambda plan: plan._replace(mini=8)),
+    "shares that updates log": updated(lambda plan: plan._replace(mini=8)),
+    "rates that updates log": made("rates of updates", lambda one: [*one[1:], one[-1]]),
+    "updates that are not finite": (
+        "updates of a model",
+        lambda role, table, *one: table.double() * torch.nan,
+    ),
+    "scores of rows in any micro-batches": made(
+        "scores of a model", lambda one: {name: rows[::-1] for name, rows in one.items()}
+    ),
     "an MLP in tiles": made("MLP in tiles", lambda one: {**one, "weights": one["weights"][::-1]}),
     "a head that gives log-probabilities and entropies": given("fused head", lambda *one: (*one[:5], 1.0)),
     "rows of a rollout that generates": given("generated rows", lambda *one: (*one[:3], {})),

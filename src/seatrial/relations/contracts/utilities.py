@@ -325,6 +325,11 @@ UTILITIES: Mapping[str, str] = {
     " row",
     "settings of models": "(role, settings by role, temperature, values [B, T]) -> settings of its model, the values",
     "logged rate": "(role, rates of steps) -> rate that the first step logs",
+    "updates of a model": "(actor or critic, its weights, rows, `model_updates.Updates`, part) -> weights after all, or"
+    " what each update logs of a measure; see `laws.utilities.model_updates`",
+    "rates of updates": "(as `updates of a model`, without a part) -> rate that each update logs",
+    "scores of a model": "(actor, reference or critic, its weights, rows, `model_updates.Updates`) -> of each row's"
+    " answer log-probabilities, entropies or values",
     "collated rows": "(columns of rows, whether of unequal lengths) -> rows by column",
     "tracked": "(project, experiment, what steps log) -> file, its records, lines of the console",
     "contents of checkpoints": "(options or None) -> parts to save, parts to load",

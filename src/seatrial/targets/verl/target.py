@@ -44,6 +44,7 @@ class VerlTarget(CheckoutTrials):
             media,
             merged,
             mini_batches,
+            model_updates,
             older_options,
             own_losses,
             padded,
@@ -78,6 +79,7 @@ class VerlTarget(CheckoutTrials):
             worker_groups,
             worker_metrics,
             worker_parts,
+            worker_updates,
             workers,
         )
         from seatrial.targets.verl.micro_batches import VerlMicroBatches
@@ -104,6 +106,7 @@ class VerlTarget(CheckoutTrials):
             **media.ADAPTERS,
             **merged.ADAPTERS,
             **mini_batches.ADAPTERS,
+            **model_updates.ADAPTERS,
             **older_options.ADAPTERS,
             **own_losses.ADAPTERS,
             **padded.ADAPTERS,
@@ -138,6 +141,7 @@ class VerlTarget(CheckoutTrials):
             **worker_groups.ADAPTERS,
             **worker_metrics.ADAPTERS,
             **worker_parts.ADAPTERS,
+            **worker_updates.ADAPTERS,
             **workers.ADAPTERS,
             "micro-batches": VerlMicroBatches,
         }
