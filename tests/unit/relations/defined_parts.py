@@ -1,6 +1,7 @@
 """Definitions of media, sequence parallelism, parts of workers and tools of trainers, and a fault for each law."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,17 @@ from seatrial.relations.laws.utilities.sequence_parallel import SEQUENCE_PARALLE
 from seatrial.relations.laws.utilities.trainer_tools import TRAINER_TOOL_FUNCTIONS
 from seatrial.relations.laws.utilities.worker_parts import WORKER_PART_FUNCTIONS
 
+
+def weighted_loss(
+    name: str, columns: Mapping[str, torch.Tensor], weights: torch.Tensor | None, power: float = 1.0
+) -> tuple[float, torch.Tensor]:
+    """Return the weighted mean of ratios times advantages, and its gradient."""
+    logprobs, mask = columns["logprobs"].double(), columns["mask"]
+    own = torch.ones_like(mask) if weights is None else weights**power
+    terms = -own * (logprobs - columns["old_logprobs"]).exp() * columns["advantages"] * mask / mask.sum()
+    return float(terms.sum()), terms
+
+
 PART_RELATIONS = (
     "R31.distilled",
     "R31.media",
@@ -19,6 +31,7 @@ PART_RELATIONS = (
     "R31.sequence_parallel",
     "R31.worker_parts",
     "R31.trainer_tools",
+    "R31.weighted_losses",
 )
 PARTS: Mapping[str, Callable[..., Any]] = {
     one.name: one.right
@@ -30,6 +43,9 @@ PARTS: Mapping[str, Callable[..., Any]] = {
         *WORKER_PART_FUNCTIONS,
         *TRAINER_TOOL_FUNCTIONS,
     )
+} | {
+    "weighted policy loss": weighted_loss,
+    "names of weighted losses": lambda: {"ratios": "tokens"},
 }
 
 
@@ -74,6 +90,15 @@ PART_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "all tokens for the heads of a rank": made("tokens to heads", lambda one: (one[0], one[1][::-1])),
     "all heads for the tokens of a rank": made("heads to tokens", lambda one: (one[0], one[1][::-1])),
     "values gathered of all ranks": given("gathered of ranks", lambda *one: (*one[:5], not one[5])),
+    "weights of one": ("weighted policy loss", partial(weighted_loss, power=2.0)),
+    "weights of rows": given(
+        "weighted policy loss",
+        lambda name, columns, weights: (name, columns, weights if weights is None else weights.flip(0)),
+    ),
+    "weights of tokens": given(
+        "weighted policy loss",
+        lambda name, columns, weights: (name, columns, weights if weights is None else weights.roll(1, 1)),
+    ),
     "weights after updates": updated(lambda plan: plan._replace(epochs=1)),
     "losses that updates log": updated(lambda plan: plan._replace(mini=8)),
     "norms that updates log": updated(lambda plan: plan._replace(mini=8)),

@@ -325,6 +325,9 @@ UTILITIES: Mapping[str, str] = {
     " row",
     "settings of models": "(role, settings by role, temperature, values [B, T]) -> settings of its model, the values",
     "logged rate": "(role, rates of steps) -> rate that the first step logs",
+    "weighted policy loss": "(name of a loss, columns [B, T] by name, weights [B, T] or None) -> loss, its gradient by"
+    " log-probability [B, T]",
+    "names of weighted losses": "() -> by name whether its weights are of `tokens` or of `rows`",
     "updates of a model": "(actor or critic, its weights, rows, `model_updates.Updates`, part) -> weights after all, or"
     " what each update logs of a measure; see `laws.utilities.model_updates`",
     "rates of updates": "(as `updates of a model`, without a part) -> rate that each update logs",

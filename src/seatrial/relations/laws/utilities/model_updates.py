@@ -98,7 +98,7 @@ MEASURES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "actor": {"losses": ("loss", "surrogate", "divergence", "entropy"), "shares": ("clipped", "distance")},
     "critic": {"losses": ("loss", "error"), "shares": ("clipped", "value")},
 }
-"""What an update logs beside its norm and its rate; those of a loss do not depend on micro-batches."""
+"""What an update logs in addition to its norm and its rate; those of a loss do not depend on micro-batches."""
 
 
 def _terms(role: Role, table: Tensor, rows: Sequence[Answer]) -> dict[str, Tensor]:
