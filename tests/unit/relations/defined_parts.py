@@ -152,6 +152,9 @@ PART_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "a configuration with changes": ("overridden", lambda values, changes: {**values, **changes}),
     "tools of functions": given("tool of a function", lambda name: (None,)),
     "results of tools as text": given("results as text", lambda results, names: (results, names[::-1])),
+    "rows that are resampled by their scores": given(
+        "resampled rows", lambda scores, method, power: (scores, method, power + 1)
+    ),
     "the order of rows of a run": given("order of rows", lambda number, shuffled, seed: (number, True, None)),
     "tokens that differ": given("differences of tokens", lambda one, other, mask: (one, other, mask * 0 + 1)),
     "waits of a limit of requests": given("waits of requests", lambda rate, most, one: (rate, None, one)),

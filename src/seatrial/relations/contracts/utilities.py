@@ -345,6 +345,7 @@ UTILITIES: Mapping[str, str] = {
     "overridden": "(nested values of a configuration, changes) -> nested values",
     "tool of a function": "(name of a tool or None) -> what a model is given of it, and what a call returns",
     "results as text": "(results of tools, their names) -> text before the next answer",
+    "resampled rows": "(scores of rows, method, power) -> whether rows stay whole, share of each score",
     "order of rows": "(number, whether shuffled, seed or None) -> rows, whether in order, again, of another seed",
     "differences of tokens": "(ids [B, T], other ids, mask) -> number of different ones of each row",
     "waits of requests": "(tokens a second, most tokens or None, times and tokens of requests) -> when each continues",

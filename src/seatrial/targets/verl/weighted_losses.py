@@ -12,7 +12,8 @@ from torch import Tensor
 
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.losses import ADAPTERS as OF_LOSSES
-from seatrial.targets.verl.losses import CORE, LOSSES, VerlRegisteredLoss
+from seatrial.targets.verl.losses import LOSSES, VerlRegisteredLoss
+from seatrial.targets.verl.registries import CORE
 
 WEIGHED_BY_ROW = ("geo_mean",)
 """Losses of a row's mean, which takes the geometric mean of the weights of its tokens."""
@@ -50,25 +51,17 @@ class VerlWeightedLosses:
         """Return the loss of a batch, and its gradient by log-probability."""
         logprobs_BT = columns["logprobs"].clone().requires_grad_()
         own, mask_BT = self.losses[name], columns["mask"]
-        counts = _Counts(float(mask_BT.sum()))
         loss: Tensor = own.compute(
             old_log_prob=columns["old_logprobs"].clone(),
             log_prob=logprobs_BT,
             advantages=columns["advantages"].clone(),
             response_mask=mask_BT.bool(),
             loss_agg_mode=own.mode,
-            config=own._config(counts, 1, len(mask_BT)),
+            config=own.configuration(float(mask_BT.sum()), 1, len(mask_BT)),
             rollout_is_weights=None if weights is None else weights.clone(),
         )[0]
         (gradient_BT,) = torch.autograd.grad(loss, logprobs_BT)
         return float(loss.detach()), gradient_BT
-
-
-class _Counts:
-    """What a loss's settings read of a batch."""
-
-    def __init__(self, tokens: float) -> None:
-        self.global_valid_tokens = tokens
 
 
 ADAPTERS: dict[str, type[Any]] = {"weighted-losses": VerlWeightedLosses}
