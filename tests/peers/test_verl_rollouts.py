@@ -197,6 +197,19 @@ def clears(self, is_last_shard):
     install(self, is_last_shard)
 GradientAccumulator.install_hooks = clears
 """
+LAST_MICRO_BATCH = """
+from verl.utils.metric.utils import Metric
+Metric.aggregate_dp = classmethod(lambda cls, lists: lists[0].values[-1])
+"""
+SQUARED = """
+from verl.trainer.ppo import core_algos
+cispo = core_algos.POLICY_LOSS_REGISTRY["cispo"]
+def squared(*given, rollout_is_weights=None, **named):
+    weights = rollout_is_weights
+    return cispo(*given, **named, rollout_is_weights=None if weights is None else weights**2)
+squared.__signature__ = __import__("inspect").signature(cispo)
+core_algos.POLICY_LOSS_REGISTRY["cispo"] = squared
+"""
 NEXT_STEP = """
 from verl.utils.tracking import FileLogger
 write = FileLogger.log
@@ -220,6 +233,14 @@ FAULTS = [
         "packed rows padded for ranks",
     ),
     ("worker_parts", "worker-parts", "R31.worker_parts", LAST_TILE, "an MLP in tiles"),
+    (
+        "model_updates",
+        "model-updates",
+        "R31.model_updates",
+        LAST_MICRO_BATCH,
+        "losses that updates log",
+    ),
+    ("weighted_losses", "weighted-losses", "R31.weighted_losses", SQUARED, "weights of tokens"),
     ("trainer_tools", "trainer-tools", "R31.trainer_tools", NEXT_STEP, "what a run logs"),
     ("distilled", "distilled", "R31.distilled", ALL_TOKENS, "what distillation logs"),
     ("scores", "score-math", "R17.reward", LAST_LETTERS, "reward of each answer"),

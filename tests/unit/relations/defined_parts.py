@@ -1,30 +1,51 @@
 """Definitions of media, sequence parallelism, parts of workers and tools of trainers, and a fault for each law."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+import torch
 
 from seatrial.relations.laws.utilities.distilled import DISTILLED_FUNCTIONS
 from seatrial.relations.laws.utilities.media import MEDIA_FUNCTIONS, Segment
+from seatrial.relations.laws.utilities.model_updates import MODEL_UPDATE_FUNCTIONS
 from seatrial.relations.laws.utilities.sequence_parallel import SEQUENCE_PARALLEL_FUNCTIONS
 from seatrial.relations.laws.utilities.trainer_tools import TRAINER_TOOL_FUNCTIONS
 from seatrial.relations.laws.utilities.worker_parts import WORKER_PART_FUNCTIONS
 
+
+def weighted_loss(
+    name: str, columns: Mapping[str, torch.Tensor], weights: torch.Tensor | None, power: float = 1.0
+) -> tuple[float, torch.Tensor]:
+    """Return the weighted mean of ratios times advantages, and its gradient."""
+    logprobs, mask = columns["logprobs"].double(), columns["mask"]
+    own = torch.ones_like(mask) if weights is None else weights**power
+    terms = -own * (logprobs - columns["old_logprobs"]).exp() * columns["advantages"] * mask / mask.sum()
+    return float(terms.sum()), terms
+
+
 PART_RELATIONS = (
     "R31.distilled",
     "R31.media",
+    "R31.model_updates",
     "R31.sequence_parallel",
     "R31.worker_parts",
     "R31.trainer_tools",
+    "R31.weighted_losses",
 )
 PARTS: Mapping[str, Callable[..., Any]] = {
     one.name: one.right
     for one in (
         *DISTILLED_FUNCTIONS,
         *MEDIA_FUNCTIONS,
+        *MODEL_UPDATE_FUNCTIONS,
         *SEQUENCE_PARALLEL_FUNCTIONS,
         *WORKER_PART_FUNCTIONS,
         *TRAINER_TOOL_FUNCTIONS,
     )
+} | {
+    "weighted policy loss": weighted_loss,
+    "names of weighted losses": lambda: {"ratios": "tokens"},
 }
 
 
@@ -36,6 +57,13 @@ def given(name: str, change: Callable[..., tuple[Any, ...]]) -> tuple[str, Calla
 def made(name: str, change: Callable[[Any], Any]) -> tuple[str, Callable[..., Any]]:
     """Return a function whose result is another."""
     return name, lambda *arguments: change(PARTS[name](*arguments))
+
+
+def updated(change: Callable[[Any], Any]) -> tuple[str, Callable[..., Any]]:
+    """Return updates by another plan."""
+    return given(
+        "updates of a model", lambda role, table, rows, plan, part: (role, table, rows, change(plan), part)
+    )
 
 
 def turned(one: Segment) -> Segment:
@@ -62,6 +90,27 @@ PART_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "all tokens for the heads of a rank": made("tokens to heads", lambda one: (one[0], one[1][::-1])),
     "all heads for the tokens of a rank": made("heads to tokens", lambda one: (one[0], one[1][::-1])),
     "values gathered of all ranks": given("gathered of ranks", lambda *one: (*one[:5], not one[5])),
+    "weights of one": ("weighted policy loss", partial(weighted_loss, power=2.0)),
+    "weights of rows": given(
+        "weighted policy loss",
+        lambda name, columns, weights: (name, columns, weights if weights is None else weights.flip(0)),
+    ),
+    "weights of tokens": given(
+        "weighted policy loss",
+        lambda name, columns, weights: (name, columns, weights if weights is None else weights.roll(1, 1)),
+    ),
+    "weights after updates": updated(lambda plan: plan._replace(epochs=1)),
+    "losses that updates log": updated(lambda plan: plan._replace(mini=8)),
+    "norms that updates log": updated(lambda plan: plan._replace(mini=8)),
+    "shares that updates log": updated(lambda plan: plan._replace(mini=8)),
+    "rates that updates log": made("rates of updates", lambda one: [*one[1:], one[-1]]),
+    "updates that are not finite": (
+        "updates of a model",
+        lambda role, table, *one: table.double() * torch.nan,
+    ),
+    "scores of rows in any micro-batches": made(
+        "scores of a model", lambda one: {name: rows[::-1] for name, rows in one.items()}
+    ),
     "an MLP in tiles": made("MLP in tiles", lambda one: {**one, "weights": one["weights"][::-1]}),
     "a head that gives log-probabilities and entropies": given("fused head", lambda *one: (*one[:5], 1.0)),
     "rows of a rollout that generates": given("generated rows", lambda *one: (*one[:3], {})),
@@ -103,6 +152,9 @@ PART_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "a configuration with changes": ("overridden", lambda values, changes: {**values, **changes}),
     "tools of functions": given("tool of a function", lambda name: (None,)),
     "results of tools as text": given("results as text", lambda results, names: (results, names[::-1])),
+    "rows that are resampled by their scores": given(
+        "resampled rows", lambda scores, method, power: (scores, method, power + 1)
+    ),
     "the order of rows of a run": given("order of rows", lambda number, shuffled, seed: (number, True, None)),
     "tokens that differ": given("differences of tokens", lambda one, other, mask: (one, other, mask * 0 + 1)),
     "waits of a limit of requests": given("waits of requests", lambda rate, most, one: (rate, None, one)),

@@ -334,6 +334,14 @@ UTILITIES: Mapping[str, str] = {
     " row",
     "settings of models": "(role, settings by role, temperature, values [B, T]) -> settings of its model, the values",
     "logged rate": "(role, rates of steps) -> rate that the first step logs",
+    "weighted policy loss": "(name of a loss, columns [B, T] by name, weights [B, T] or None) -> loss, its gradient by"
+    " log-probability [B, T]",
+    "names of weighted losses": "() -> by name whether its weights are of `tokens` or of `rows`",
+    "updates of a model": "(actor or critic, its weights, rows, `model_updates.Updates`, part) -> weights after all, or"
+    " what each update logs of a measure; see `laws.utilities.model_updates`",
+    "rates of updates": "(as `updates of a model`, without a part) -> rate that each update logs",
+    "scores of a model": "(actor, reference or critic, its weights, rows, `model_updates.Updates`) -> of each row's"
+    " answer log-probabilities, entropies or values",
     "collated rows": "(columns of rows, whether of unequal lengths) -> rows by column",
     "tracked": "(project, experiment, what steps log) -> file, its records, lines of the console",
     "contents of checkpoints": "(options or None) -> parts to save, parts to load",
@@ -346,6 +354,7 @@ UTILITIES: Mapping[str, str] = {
     "overridden": "(nested values of a configuration, changes) -> nested values",
     "tool of a function": "(name of a tool or None) -> what a model is given of it, and what a call returns",
     "results as text": "(results of tools, their names) -> text before the next answer",
+    "resampled rows": "(scores of rows, method, power) -> whether rows stay whole, share of each score",
     "order of rows": "(number, whether shuffled, seed or None) -> rows, whether in order, again, of another seed",
     "differences of tokens": "(ids [B, T], other ids, mask) -> number of different ones of each row",
     "waits of requests": "(tokens a second, most tokens or None, times and tokens of requests) -> when each continues",

@@ -50,15 +50,15 @@ def implementation_of_engine() -> Any:
     return found
 
 
-def engine_on_cpu(module: Any, *, entropy_chunks: bool) -> Any:
-    """Return an engine of this model, in the only process of a gloo group."""
+def engine_on_cpu(module: Any, *, entropy_chunks: bool, kind: str = "FSDPEngineWithLMHead") -> Any:
+    """Return an engine of this model, in the only process of a gloo group; `kind` names its class."""
     implementation = implementation_of_engine()
     balancing = find_name("verl", ["verl.utils:seqlen_balancing"])
     for module_of_names in (implementation, balancing):
         module_of_names.get_device_name = lambda: "cpu"
     implementation.get_device_id = lambda: "cpu"
     one_process()
-    engine = object.__new__(implementation.FSDPEngineWithLMHead)
+    engine = object.__new__(getattr(implementation, kind))
     functional = find_name("verl", ["verl.utils:torch_functional"])
     found = {
         "module": module,

@@ -181,18 +181,19 @@ class VerlRegisteredLoss(KnowsFailures):
             advantages=part.advantages_B[:, None].expand(-1, part.mask_BT.shape[1]),
             response_mask=part.mask_BT.bool(),
             loss_agg_mode=self.mode,
-            config=self._config(part, num_ranks, num_rows),
+            config=self.configuration(part.global_valid_tokens, num_ranks, num_rows),
         )[0]
         return loss
 
-    def _config(self, part: LossInputs, num_ranks: int, num_rows: float) -> Any:
+    def configuration(self, num_tokens: float, num_ranks: int, num_rows: float) -> Any:
+        """Return the settings with the counts of a batch."""
         spec = self.loss_spec
         own = dict(self.loss.own_options)
         if self.loss.correction is not None:
             own["rollout_correction"] = dict(self.loss.correction)
         counts = {
             "dp_size": num_ranks,
-            "batch_num_tokens": part.global_valid_tokens,
+            "batch_num_tokens": num_tokens,
             "global_batch_size": num_rows,
             "loss_scale_factor": ROW_LENGTH,
         }

@@ -42,18 +42,21 @@ def in_float32() -> Iterator[None]:
         yield
 
 
-def unpad_input(rows_BS: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """Return what is shown end to end, its places, sums of lengths from 0 on, the longest row, and the lengths."""
-    places, lengths = mask_BS.flatten().nonzero().flatten(), mask_BS.sum(1, dtype=torch.int32)
+def unpad_input(hidden_states: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
+    """Return what is shown end to end, its places, sums of lengths from 0 on, the longest row, and the lengths.
+
+    Arguments have the names of flash_attn.
+    """
+    places, lengths = attention_mask.flatten().nonzero().flatten(), attention_mask.sum(1, dtype=torch.int32)
     sums = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    return rows_BS.flatten(0, 1)[places], places, sums, int(lengths.max()), lengths
+    return hidden_states.flatten(0, 1)[places], places, sums, int(lengths.max()), lengths
 
 
-def pad_input(flat: Tensor, places: Tensor, num_rows: int, width: int) -> Tensor:
+def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """Return rows with 0 where nothing was shown."""
-    rows = flat.new_zeros(num_rows * width, *flat.shape[1:])
-    rows[places] = flat
-    return rows.view(num_rows, width, *flat.shape[1:])
+    rows = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
+    rows[indices] = hidden_states
+    return rows.view(batch, seqlen, *hidden_states.shape[1:])
 
 
 @contextlib.contextmanager

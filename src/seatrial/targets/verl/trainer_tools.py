@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy
 import torch
 from torch.utils.data import RandomSampler
 
@@ -240,6 +241,33 @@ def _order(create: Any) -> Callable[..., Any]:
     return order
 
 
+COPIES = 1000
+"""Of each row that is resampled."""
+
+
+def _resampled(resample: Any, proto: Any) -> Callable[..., Any]:
+    def resampled(scores: Sequence[float], method: str, power: float) -> tuple[bool, dict[str, float]]:
+        number = len(scores) * COPIES
+        own = torch.tensor(list(scores) * COPIES)
+        # A row's score is the sum of its tokens'.
+        tokens = torch.stack([own - 1, torch.ones(number)], dim=1)
+        names = numpy.empty(number, dtype=object)
+        names[:] = range(number)
+        batch = proto.from_dict(
+            tensors={"token_level_scores": tokens, "ids": torch.arange(number)}, non_tensors={"names": names}
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            found = resample(batch, method, power)
+        places = found.batch["ids"]
+        whole = torch.equal(found.batch["token_level_scores"], tokens[places])
+        whole = whole and list(found.non_tensor_batch["names"]) == places.tolist() and len(places) == number
+        drawn = own[places].tolist()
+        return whole, {str(score): drawn.count(score) / number for score in scores}
+
+    return resampled
+
+
 def _waits(bucket_class: Any) -> Callable[..., Any]:
     module = importlib.import_module(bucket_class.__module__)
 
@@ -294,6 +322,10 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
     "results as text": (
         ["verl.experimental.agent_loop.utils:build_gpt_oss_tool_response_text"],
         lambda build: lambda results, names: build([{"content": one} for one in results], list(names)),
+    ),
+    "resampled rows": (
+        ["verl.trainer.ppo.core_algos:compute_pf_ppo_reweight_data", "verl.protocol:DataProto"],
+        _resampled,
     ),
     "order of rows": (["verl.trainer.ppo.utils:create_rl_sampler"], _order),
     "differences of tokens": (

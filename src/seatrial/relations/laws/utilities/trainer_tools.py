@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -258,6 +258,25 @@ REQUESTS: Sequence[tuple[float, float | None, Sequence[tuple[float, float]]]] = 
     (0.5, 1.0, [(0.0, 1.0), (10.0, 1.0), (10.0, 0.5)]),
 )
 
+SCORES = (-2.0, 0.5, 0.5, 1.0, 3.0, 0.0)
+"""Of rows that are resampled by their scores, many times over."""
+
+
+def resampled(scores: Sequence[float], method: str, power: float) -> tuple[bool, dict[str, float]]:
+    """Return whether rows stay whole, and the share of each score: its weight by PF-PPO (arXiv 2409.06957)."""
+    best, worst = max(scores), min(scores)
+    weight: dict[str, Callable[[float], float]] = {
+        "pow": lambda score: abs(score) ** power,
+        "max_min": lambda score: float(score in (best, worst)),
+        "max_random": lambda score: 0.4 if score == best else 0.1,
+    }
+    weights = [weight[method](score) for score in scores]
+    shares = {str(score): 0.0 for score in scores}
+    for score, own in zip(scores, weights, strict=True):
+        shares[str(score)] += own / sum(weights)
+    return True, shares
+
+
 TRAINER_TOOL_FUNCTIONS = (
     Plain(
         name="tracked",
@@ -339,6 +358,17 @@ TRAINER_TOOL_FUNCTIONS = (
         suspects="the name of another tool, results in another order",
         cases=lambda case: [(["7", "{}"], ["weather", "time"]), (["a b"], ["x"])],
         right=results_as_text,
+    ),
+    Plain(
+        name="resampled rows",
+        law="rows that are resampled by their scores",
+        suspects="weights of another power, columns of other rows, scores without their sign",
+        cases=lambda case: (
+            [(SCORES, "pow", 1.0), (SCORES, "pow", 2.0)]
+            + [(SCORES, method, 1.0) for method in ("max_min", "max_random")]
+        ),
+        right=resampled,
+        bound=0.03,  # four deviations of a share in 6,000 draws
     ),
     Plain(
         name="order of rows",
