@@ -6,11 +6,13 @@ violation. A law that could not be exercised is named and never counts as Pass.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
 from typing import Any
 
 from seatrial.relations.cases.case import Case
@@ -37,6 +39,8 @@ DEFAULT_SEEDS = (0, 1, 2)
 MAX_SHRINK_CALLS = 200
 SHRINK_SECONDS = 20.0
 """Limit for shrinking a violation; a call that has started is completed."""
+
+_INSTALL = re.compile(r"\bpip install ['\"`]?([A-Za-z0-9_-]+)")
 
 _Found = Measure | Violation | NotExercised | MissingDependency | Misfit
 
@@ -195,11 +199,17 @@ def _judge_raised(error: Exception, law: Law, judged: _Judged, seed: int, case: 
 
 def _missing_package(error: ImportError, stack: Any) -> str | None:
     """Return the third-party package that an import did not find; None if the stack's own modules are broken."""
-    package = (error.name or "").partition(".")[0]
+    package = (error.name or _asked_for(error)).partition(".")[0]
     own = (stack if isinstance(stack, type) else type(stack)).__module__.partition(".")[0]
     if isinstance(error, PackageNotFoundError):
         return f"metadata of {error.name}"  # it may well be importable, from a source tree
     return package if package and package not in (own, "seatrial") else None
+
+
+def _asked_for(error: ImportError) -> str:
+    """Return the package that an error without a name says to install; empty if there is none, or it is installed."""
+    found = _INSTALL.search(str(error))
+    return found[1] if found and find_spec(found[1].replace("-", "_")) is None else ""
 
 
 @dataclass(frozen=True)

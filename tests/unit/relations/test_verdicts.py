@@ -118,6 +118,10 @@ def test_a_missing_package_is_blocked_and_a_broken_module_of_its_own_fails() -> 
     own = ImportError("cannot import name", name=Stack.__module__)
     assert judged(GOOD, law("own", raising(own))).outcome is Outcome.FAIL
     assert judged(BAD, law("needs", raising(missing))).outcome is Outcome.FAIL
+    asked = ImportError("Tools require the jmespath library. Install it with `pip install no-such-jmespath`.")
+    assert "needs no-such-jmespath" in judged(GOOD, law("asked", raising(asked))).reason
+    installed = ImportError("pytest is broken: pip install pytest")
+    assert judged(GOOD, law("broken", raising(installed))).outcome is Outcome.FAIL
     unknown = PackageNotFoundError("a-tree")  # imported from its source
     assert "needs metadata of a-tree" in judged(GOOD, law("needs", raising(unknown))).reason
 

@@ -8,8 +8,10 @@ import pytest
 
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import RolloutSpec
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone
 from seatrial.targets.trl.fitting import admits, fitted, fitted_setup
+from seatrial.targets.trl.fused import refusals
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.listed import SETUPS
 from seatrial.targets.trl.specs import spec_for
@@ -159,6 +161,43 @@ def test_no_checkpoint_is_chosen_by_a_scalar_that_an_evaluation_does_not_return(
     assert spec_for(fitted_setup(setup, Logs, BestConfig), {}).best is None
     by_loss = replace(setup, options={**options, "metric_for_best_model": "loss"})
     assert fitted_setup(by_loss, Logs, BestConfig).options == by_loss.options
+
+
+@dataclass
+class CPOConfig:
+    """One with two limits, of which the default of one is above many values of the other."""
+
+    max_length: int = 1024
+    max_prompt_length: int | None = 512
+
+
+class Strict(RowMeans):
+    """Stands for a trainer that refuses a limit of prompts that is not below that of rows."""
+
+    def __init__(self, args: CPOConfig) -> None:
+        if args.max_prompt_length is not None and args.max_prompt_length >= args.max_length:
+            raise ValueError(
+                f"max_prompt_length ({args.max_prompt_length}) "
+                f"should be strictly less than max_length ({args.max_length})."
+            )
+
+
+def test_prompts_are_limited_below_rows_where_a_release_asks_for_it() -> None:
+    """And only there: elsewhere the setup stays as it is."""
+    setup = Setup(
+        trainer="CPO", objective=ObjectiveSpec(kind="cpo"), data="pairs", options={"max_length": 64}
+    )
+    assert fitted_setup(setup, Strict, CPOConfig).options["max_prompt_length"] == 63
+    assert dict(fitted_setup(setup, RowMeans, CPOConfig).options) == {"max_length": 64}
+
+
+def test_a_combination_that_a_trainer_refuses_where_it_is_made_is_not_served() -> None:
+    """It names the options; an error without their names, or from elsewhere, is no refusal."""
+    setup = Setup(trainer="CPO", objective=ObjectiveSpec(kind="cpo"), data="pairs")
+    with pytest.raises(NotServed, match="strictly less"), refusals(setup):
+        Strict(CPOConfig(max_length=64))
+    with pytest.raises(ValueError, match="max_length and max_prompt_length"), refusals(setup):
+        raise ValueError("max_length and max_prompt_length")
 
 
 class Balances(RowMeans):

@@ -47,6 +47,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     setup = shed(setup, (trainer_class, config_class), defaults)
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     setup = _with_own_best(setup, trainer_class)
+    setup = _with_shorter_prompts(setup, trainer_class, defaults)
     if missing := sorted(set(setup.options) - set(defaults)):
         raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
     if setup.samples and "reward_funcs" not in signature(trainer_class).parameters:
@@ -113,6 +114,16 @@ def _with_own_best(setup: Setup, trainer_class: type) -> Setup:
     return replace(
         setup, options={name: value for name, value in setup.options.items() if name not in OF_THE_BEST}
     )
+
+
+def _with_shorter_prompts(setup: Setup, trainer_class: type, defaults: Mapping[str, Any]) -> Setup:
+    """Return a setup whose limit of prompts is below that of rows, where the release refuses another."""
+    longest, own = setup.options.get("max_length"), defaults.get("max_prompt_length")
+    if longest is None or own is None or own < longest or "max_prompt_length" in setup.options:
+        return setup
+    if not code_has("should be strictly less than max_length", trainer_class):
+        return setup
+    return replace(setup, options={**setup.options, "max_prompt_length": longest - 1})
 
 
 def _on_whole_texts(setup: Setup) -> Setup:

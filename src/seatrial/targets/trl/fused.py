@@ -7,6 +7,7 @@ of the patched model calls: a caller's labels, mask, divisor and scaling of toke
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,13 +19,14 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
+from seatrial.relations.raised import error_line, is_stated
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.trl.named import sources
 from seatrial.targets.trl.setup import Setup
 
 REFUSED = "fused_linear_cross_entropy"
 """A kernel that trainers with a fused head of their own refuse, in whose code it is named."""
+_OPTION = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 
 def with_liger(setup: Setup, trainer_class: type, defaults: Mapping[str, Any]) -> Setup:
@@ -67,14 +69,18 @@ def refusals(setup: Setup) -> Iterator[None]:
     """Let a combination that the trainer or Liger refuses be one that is not served.
 
     Raises:
-        NotServed: the error names Liger or an adapter of the head, or is raised within Liger.
+        NotServed: the error names Liger or an adapter of the head, or is raised within Liger; or it names two options
+            or arguments, and is stated where the trainer is made.
     """
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
         words = [*(["liger"] if setup.fused else []), *(["lm_head"] if setup.head == "adapted" else [])]
-        within = setup.fused and "liger_kernel" in inspect.getfile(_last_frame(error))
-        if not within and not any(word in str(error).lower() for word in words):
+        last = _last_frame(error)
+        within = setup.fused and "liger_kernel" in inspect.getfile(last)
+        stated = last.f_code.co_name in ("__init__", "__post_init__") and is_stated(error)
+        combined = stated and len(set(_OPTION.findall(str(error)))) > 1
+        if not within and not combined and not any(word in str(error).lower() for word in words):
             raise
         raise NotServed(error_line(error)[:200]) from error
 
