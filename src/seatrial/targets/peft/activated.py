@@ -138,12 +138,12 @@ class ActivatedAdapters(KnowsFailures):
         KnownFailure(
             "an activated adapter that is added to another one is plain LoRA",
             finding="PEFT: a second activated adapter in older releases",
-            releases=before("peft", "0.21"),
+            releases=before("peft", "0.19"),
         ).of("R31.activated/a batch of several adapters"),
         KnownFailure(
             "activations that are computed again do not have the places",
             finding="PEFT: a second activated adapter in older releases",
-            releases=before("peft", "0.21"),
+            releases=before("peft", "0.20"),
         ).of("R31.activated/gradients, activations computed again"),
     )
 

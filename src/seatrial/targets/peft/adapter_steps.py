@@ -110,7 +110,7 @@ class AdapterSteps(KnowsFailures):
         KnownFailure(
             "LoRA-FA has one scale for all layers",
             finding="PEFT: scales of LoRA-FA in older releases",
-            releases=before("peft", "0.21"),
+            releases=before("peft", "0.20"),
         ).of("R31.adapter_steps/steps with A frozen, other scales"),
     )
     utilities: Mapping[str, Callable[..., Any]] = {

@@ -220,6 +220,8 @@ class OwnAdapters(KnowsFailures):
         ).of("R31.own_adapters/a head of its own, saved: what trains and is active"),
     )
     utilities: Mapping[str, Callable[..., Any]] = {"own adapters": own_adapters}
+    thorough = True
+    """Not tried on every release: Transformers 5.24 refuses PEFT 0.21."""
 
     def __init__(self) -> None:
         """Find PEFT."""
