@@ -101,7 +101,7 @@ TUNED: Mapping[str, Setup] = {
     "cpo-lora": cpo({}, lora="made"),
     "orpo-lora": orpo({}, lora="made"),
     "gkd-lora": replace(gkd({}), lora="made"),
-    "sft-virtual-flat": sft({"pad_to_multiple_of": 8}, lora="virtual tokens"),
+    "sft-virtual-multiple": sft({"pad_to_multiple_of": 8}, lora="virtual tokens"),
     "sft-virtual-assistant": sft(
         {"assistant_only_loss": True}, lora="virtual tokens", form="bracketed", spells_end=False
     ),
