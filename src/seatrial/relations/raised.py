@@ -65,10 +65,10 @@ def place_of(error: BaseException) -> str:
 
 def is_stated(error: BaseException) -> bool:
     """Return whether a `raise` statement of the stack raised an error, and not a crash in it or in torch."""
-    innermost = _innermost(error)
-    if innermost is None or _root(innermost.tb_frame) in _LIBRARIES:
+    found = innermost(error)
+    if found is None or _root(found.tb_frame) in _LIBRARIES:
         return False
-    return _is_raise(innermost.tb_frame.f_code, innermost.tb_lasti)
+    return _is_raise(found.tb_frame.f_code, found.tb_lasti)
 
 
 def refusal_of(error: BaseException) -> str | None:
@@ -96,10 +96,7 @@ def misfit_of(error: BaseException, adapter_package: str) -> str | None:
         return error.misfit
     if _NEEDS_A_GPU.search(str(error)) and isinstance(error, (AssertionError, RuntimeError)):
         return f"it needs a GPU: {error_line(error)} at {place_of(error)}"
-    if (
-        not isinstance(error, (TypeError, ImportError, AttributeError))
-        or (found := _innermost(error)) is None
-    ):
+    if not isinstance(error, (TypeError, ImportError, AttributeError)) or (found := innermost(error)) is None:
         return None
     module = str(found.tb_frame.f_globals.get("__name__", ""))
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in sys.modules:
@@ -121,7 +118,8 @@ def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
     return list(traceback.walk_tb(error.__traceback__))
 
 
-def _innermost(error: BaseException) -> TracebackType | None:
+def innermost(error: BaseException) -> TracebackType | None:
+    """Return the entry of an exception's traceback for the frame that raised it."""
     found = error.__traceback__
     while found is not None and found.tb_next is not None:
         found = found.tb_next

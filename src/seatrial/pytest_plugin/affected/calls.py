@@ -17,6 +17,7 @@ from importlib.abc import InspectLoader
 from types import CodeType
 from typing import Any, NamedTuple
 
+from seatrial.collector import paused_collector
 from seatrial.pytest_plugin.affected.keepers import Keepers
 from seatrial.pytest_plugin.affected.sources import keepers_of, read_compiled
 from seatrial.pytest_plugin.affected.syntax import (
@@ -25,7 +26,6 @@ from seatrial.pytest_plugin.affected.syntax import (
     digest,
     functions,
     parse,
-    paused_collector,
     walk,
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from seatrial.collector import paused_collector
 from seatrial.pytest_plugin.affected.decide import Decision, audit_report, decide, selection_report
 from seatrial.pytest_plugin.affected.fingerprints import PART, Fingerprints, option_values
 from seatrial.pytest_plugin.affected.items import (
@@ -27,7 +28,6 @@ from seatrial.pytest_plugin.affected.items import (
 from seatrial.pytest_plugin.affected.learn import Always, Learner
 from seatrial.pytest_plugin.affected.observation import Observation
 from seatrial.pytest_plugin.affected.store import IMPORTED, Seen, Session, Store, locked
-from seatrial.pytest_plugin.affected.syntax import paused_collector
 from seatrial.pytest_plugin.affected.watch import FILE, OUT, PY, RUN, Watch
 from seatrial.pytest_plugin.affected.windows import Use, Window
 from seatrial.pytest_plugin.settings import table

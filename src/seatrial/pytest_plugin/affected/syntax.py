@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import ast
 import copy
-import gc
 import hashlib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -282,15 +280,3 @@ def _is_bare_string(node: ast.AST) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Pause the collector in a block that creates many objects without garbage cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

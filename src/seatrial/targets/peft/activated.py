@@ -15,6 +15,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.peft.bases import base
+from seatrial.targets.peft.generated import generated
 
 LAYERS = ["q_proj", "up_proj"]
 
@@ -68,20 +69,6 @@ def activated() -> Activated:
         with torch.no_grad():
             return _logits(model, ids_BS, mask_BS, **more)
 
-    def generated(ids_BS: Tensor, mask_BS: Tensor, number: int, cache: bool) -> tuple[Tensor, Tensor]:
-        made = model.generate(
-            input_ids=ids_BS,
-            attention_mask=mask_BS,
-            max_new_tokens=number,
-            min_new_tokens=number,
-            do_sample=False,
-            use_cache=cache,
-            output_logits=True,
-            return_dict_in_generate=True,
-            pad_token_id=0,
-        )
-        return torch.stack(list(made.logits), dim=1), made.sequences
-
     def gradients(ids_BS: Tensor, weights_BSV: Tensor, again: bool) -> dict[str, Any]:
         if again:
             model.train()  # there is no dropout
@@ -120,7 +107,9 @@ def activated() -> Activated:
             }
             for adapter in INVOKED
         },
-        generated=generated,
+        generated=lambda ids_BS, mask_BS, number, cache: generated(
+            model, ids_BS, mask_BS, number, use_cache=cache
+        ),
         gradients=gradients,
         disabled=disabled,
         loaded=loaded,

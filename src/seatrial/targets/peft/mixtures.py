@@ -15,6 +15,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.peft.bases import base
+from seatrial.targets.peft.generated import generated
 
 ADAPTERS_MIXED = (
     (4, 6, ["q_proj", "up_proj"]),
@@ -88,19 +89,6 @@ def _mixed(model: Any, folder: Path) -> Mixed:
             logits_BSV: Tensor = model(input_ids=ids_BS).logits
         return logits_BSV
 
-    def generated(ids_BS: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        made = model.generate(
-            input_ids=ids_BS,
-            attention_mask=torch.ones_like(ids_BS),
-            max_new_tokens=number,
-            min_new_tokens=number,
-            do_sample=False,
-            output_logits=True,
-            return_dict_in_generate=True,
-            pad_token_id=0,
-        )
-        return torch.stack(list(made.logits), dim=1), made.sequences
-
     def disabled(ids_BS: Tensor) -> Tensor:
         with model.disable_adapter():
             return outputs(ids_BS)
@@ -126,7 +114,7 @@ def _mixed(model: Any, folder: Path) -> Mixed:
             for name, layer in layers.items()
         },
         weights=model.get_latest_scalings,
-        generated=generated,
+        generated=lambda ids_BS, number: generated(model, ids_BS, torch.ones_like(ids_BS), number),
         disabled=disabled,
         loaded=loaded,
         trains=frozenset(

@@ -16,6 +16,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.peft.adapted import PeftAdapted, refusing
 from seatrial.targets.peft.bases import VOCAB
+from seatrial.targets.peft.generated import generated
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.readings import (
     added_by_the_library,
@@ -97,18 +98,9 @@ def _generated(model: PeftAdapted, ids_BS: Tensor, padding: int) -> tuple[Tensor
     _inner(model.model)
     padded_BS = torch.nn.functional.pad(ids_BS, (padding, 0), value=0)
     mask_BS = torch.nn.functional.pad(torch.ones_like(ids_BS), (padding, 0), value=0)
-    made = model.model.generate(
-        input_ids=padded_BS,
-        attention_mask=mask_BS,
-        max_new_tokens=NEW_IDS,
-        min_new_tokens=NEW_IDS,
-        do_sample=False,
-        output_logits=True,
-        return_dict_in_generate=True,
-        pad_token_id=0,
-    )
+    logits_BNV, all_BS = generated(model.model, padded_BS, mask_BS, NEW_IDS)
     # The last id is predicted, and predicts nothing.
-    return torch.stack(list(made.logits), dim=1), made.sequences[:, padding:-1]
+    return logits_BNV, all_BS[:, padding:-1]
 
 
 def transferred(adapters: Any, model: PeftAdapted, ids_BS: Tensor, transfer: Transfer) -> Tensor:

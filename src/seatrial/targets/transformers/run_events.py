@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seatrial.relations.laws.utilities.run_events import BATCH, EPOCHS, GIVEN, WINDOW
 from seatrial.targets.common.trainers import freeze_imports, resuming
-from seatrial.targets.transformers.short_runs import Line, _arguments, _row, _trainer
+from seatrial.targets.transformers.short_runs import Line, _arguments, _row, _trainer, note_numbers
 
 NAMES = (
     "train_begin", "train_end", "epoch_begin", "epoch_end", "step_begin", "step_end", "substep_end", "log", "evaluate",
@@ -135,13 +135,7 @@ def resumed(options: Mapping[str, Any], number: int, stop: int) -> list[list[lis
             train_dataset=[_row(row) for row in range(1, number + 1)],
             callbacks=[Watching()],
         )
-        step = trainer.training_step
-
-        def watched(model: Any, inputs: Any, *more: Any) -> Any:
-            found[-1].append(inputs["number"].tolist())
-            return step(model, inputs, *more)
-
-        trainer.training_step = watched
+        note_numbers(trainer, found)
         with resuming():
             trainer.train(resume_from_checkpoint=checkpoint)
 

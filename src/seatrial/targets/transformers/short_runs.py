@@ -150,6 +150,13 @@ def served(form: str, options: Mapping[str, Any], number: int) -> list[list[list
         train_dataset=Stream() if form == "stream" else rows,
         callbacks=[Watching()],
     )
+    note_numbers(trainer, found)
+    trainer.train()
+    return found[:-1]
+
+
+def note_numbers(trainer: Any, found: Sequence[list[list[int]]]) -> None:
+    """Have a trainer append the numbers of the rows of each micro-batch to the last list."""
     step = trainer.training_step
 
     def watched(model: Any, inputs: Any, *more: Any) -> Any:
@@ -157,8 +164,6 @@ def served(form: str, options: Mapping[str, Any], number: int) -> list[list[list
         return step(model, inputs, *more)
 
     trainer.training_step = watched
-    trainer.train()
-    return found[:-1]
 
 
 def metrics(options: Mapping[str, Any], number: int, batch: int) -> dict[str, float]:

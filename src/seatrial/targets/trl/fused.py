@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line, is_stated
+from seatrial.relations.raised import error_line, innermost, is_stated
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.trl.named import sources
 from seatrial.targets.trl.setup import Setup
@@ -76,21 +76,14 @@ def refusals(setup: Setup) -> Iterator[None]:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
         words = [*(["liger"] if setup.fused else []), *(["lm_head"] if setup.head == "adapted" else [])]
-        last = _last_frame(error)
-        within = setup.fused and "liger_kernel" in inspect.getfile(last)
-        stated = last.f_code.co_name in ("__init__", "__post_init__") and is_stated(error)
+        raised = innermost(error)
+        assert raised is not None
+        within = setup.fused and "liger_kernel" in inspect.getfile(raised.tb_frame)
+        stated = raised.tb_frame.f_code.co_name in ("__init__", "__post_init__") and is_stated(error)
         combined = stated and len(set(_OPTION.findall(str(error)))) > 1
         if not within and not combined and not any(word in str(error).lower() for word in words):
             raise
         raise NotServed(error_line(error)[:200]) from error
-
-
-def _last_frame(error: BaseException) -> Any:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    assert trace is not None
-    return trace.tb_frame
 
 
 def _cross_entropy(

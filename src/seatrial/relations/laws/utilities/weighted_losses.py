@@ -48,9 +48,9 @@ def weights_of(case: Numbers, *, by_row: bool) -> Tensor:
 
 
 def _differences(
-    stack: Any, case: Numbers, weights: Tensor, scale: Tensor, kinds: tuple[str, ...]
+    stack: Any, case: Numbers, weights: Tensor, kinds: tuple[str, ...]
 ) -> Iterator[tuple[float, str]]:
-    """Yield the largest error of each loss's gradient, which the weights have to scale by `scale`."""
+    """Yield the largest error of each loss's gradient, which the weights have to scale."""
     names: Mapping[str, str] = stack.utilities["names of weighted losses"]()
     for name, kind in names.items():
         if kind not in kinds:
@@ -58,7 +58,7 @@ def _differences(
         columns = columns_of(case)
         _, plain_BT = stack.utilities[WEIGHTED](name, columns, None)
         _, found_BT = stack.utilities[WEIGHTED](name, columns, weights)
-        yield float((found_BT - scale * plain_BT).abs().max()), f"the gradient of {name}"
+        yield float((found_BT - weights * plain_BT).abs().max()), f"the gradient of {name}"
 
 
 @WEIGHTED_LOSSES.law(
@@ -71,7 +71,7 @@ def ones_change_nothing(stack: Any, case: Numbers) -> Measure:
     found = []
     for number in (1.0, 2.0):
         weights = torch.full((B, T), number)
-        found += list(_differences(stack, case, weights, weights, ("tokens", "rows")))
+        found += list(_differences(stack, case, weights, ("tokens", "rows")))
         for name in stack.utilities["names of weighted losses"]():
             plain, _ = stack.utilities[WEIGHTED](name, columns_of(case), None)
             given, _ = stack.utilities[WEIGHTED](name, columns_of(case), weights)
@@ -83,21 +83,18 @@ def ones_change_nothing(stack: Any, case: Numbers) -> Measure:
     "weights of rows",
     "weights that are left out, of another row, or squared",
     excluded=without(WEIGHTED),
+    by_row=True,
 )
-def rows_are_weighted(stack: Any, case: Numbers) -> Measure:
-    """Compare gradients with weights that all tokens of a row share with the weights times those without."""
-    weights = weights_of(case, by_row=True)
-    found = list(_differences(stack, case, weights, weights, ("tokens", "rows")))
-    return Measure.largest(found, BOUND, "error of gradients with weights of rows")
-
-
 @WEIGHTED_LOSSES.law(
     "weights of tokens",
     "weights that are left out, of the token before, or a row's mean",
     excluded=without(WEIGHTED),
+    by_row=False,
 )
-def tokens_are_weighted(stack: Any, case: Numbers) -> Measure:
-    """Compare gradients with a weight for each token with the weights times those without."""
-    weights = weights_of(case, by_row=False)
-    found = list(_differences(stack, case, weights, weights, ("tokens",)))
-    return Measure.largest(found, BOUND, "error of gradients with weights of tokens")
+def gradients_are_weighted(stack: Any, case: Numbers, by_row: bool) -> Measure:
+    """Compare gradients with weights, one a token or one a row, with the weights times those without."""
+    kinds = ("tokens", "rows") if by_row else ("tokens",)
+    found = list(_differences(stack, case, weights_of(case, by_row=by_row), kinds))
+    return Measure.largest(
+        found, BOUND, f"error of gradients with weights of {'rows' if by_row else 'tokens'}"
+    )
