@@ -11,13 +11,29 @@ from seatrial.targets.trl.named import sources
 
 OF_PROCESSES = re.compile(r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)")
 """Code that averages one mean over tokens of each process."""
+SEEDED = re.compile(r"set_seed\(args\.seed\)")
+"""Code that sets the seed before it makes what begins with random numbers."""
 STEPS = "Transformers: the steps of its Trainer before 5.0"
+ROWS = "TRL: rows of preferences and tools, before 1.9"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
 
 
-def trains_whole_rows(adapter: Any) -> bool:
+def trains_first_tokens(adapter: Any) -> bool:
     """Return whether the first token of a row has a label in a run of a supervised trainer."""
-    return getattr(adapter.trainer_spec.objective, "trains", None) == "all"
+    if adapter.setup.trainer != "SFT":
+        return False
+    return adapter.trainer_spec.objective.trains == "all" or adapter.setup.edges == "all"
+
+
+def of_tools_of_kto(adapter: Any) -> bool:
+    """Return whether rows of `KTOTrainer` have tools of their own."""
+    return adapter.setup.trainer == "KTO" and adapter.setup.form in ("own", "called")
+
+
+def draws_before_the_seed(adapter: Any) -> bool:
+    """Return whether a trainer makes adapters, or a head, before it sets the seed of its run."""
+    makes = adapter.setup.lora == "made"
+    return makes and not any(SEEDED.search(source) for source in sources([adapter.trainer_class]))
 
 
 def averages_processes(adapter: Any) -> bool:
@@ -30,7 +46,44 @@ def averages_processes(adapter: Any) -> bool:
     )
 
 
+FIRST_LABELS = KnownFailure(
+    "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch), which a "
+    "row has that is trained as a whole, as releases of TRL before 0.17 always do",
+    finding="Transformers: the first label of a row",
+    releases=lambda adapter: trains_first_tokens(adapter) and between("transformers", "4.46", "5")(adapter),
+).of(
+    "R2.whole/gradient, two processes",
+    "R12.whole/gradient, two micro-batches a step",
+    "R12.whole/gradient, one micro-batch a step",
+    "R12.whole/gradient, an epoch that ends within a step",
+    "R13.whole/gradient, after a resume",
+    "R22.whole/loss, two micro-batches a step",
+    "R22.whole/loss and scalars, a logging interval of two steps",
+    "R22.whole/loss, two processes",
+    "R23.whole/logged loss and scalars",
+    "R23.whole/logged loss and scalars, between steps that are logged",
+)
+"""Of rows whose first token trains: also an answer without a prompt."""
+_OF_OTHER_ROWS = ("R12.whole", "R13.whole/gradient, after a resume", "R15.whole", "R22.whole", "R23.whole")
 OF_EVERY_TRAINER = (
+    FIRST_LABELS,
+    KnownFailure(
+        "a chosen answer loses what it begins with and the rejected one does not (trl-6433)",
+        finding=ROWS,
+        releases=lambda adapter: adapter.setup.form == "opened" and before("trl", "1.9")(adapter),
+    ).of(*_OF_OTHER_ROWS),
+    KnownFailure(
+        "KTO does not give the tools of a row to its template (trl-6259)",
+        finding=ROWS,
+        releases=lambda adapter: of_tools_of_kto(adapter) and before("trl", "1.8")(adapter),
+    ).of(*_OF_OTHER_ROWS),
+    KnownFailure(
+        "adapters are made before the seed of the run is set",
+        finding="TRL: adapters made before the seed, before 1.15",
+        releases=lambda adapter: before("trl", "1.15")(adapter) and draws_before_the_seed(adapter),
+    ).of(
+        "R26.whole/first weights", "R26.whole/rows and last weights", "R26.whole/new tensors of another seed"
+    ),
     KnownFailure(
         "kl of a step is the mean of the means of its processes, which have different numbers of tokens",
         finding="TRL: means of means in the log",
@@ -57,23 +110,6 @@ OF_EVERY_TRAINER = (
         releases=lambda adapter: adapter.shuffles and between("transformers", "4.50", "5")(adapter),
     ).of("R13.whole/rows, in the second epoch"),
 )
-FIRST_LABELS = KnownFailure(
-    "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch), which a "
-    "row has that is trained as a whole, as releases of TRL before 0.17 always do",
-    finding="Transformers: the first label of a row",
-    releases=lambda adapter: trains_whole_rows(adapter) and between("transformers", "4.46", "5")(adapter),
-).of(
-    "R2.whole/gradient, two processes",
-    "R12.whole/gradient, two micro-batches a step",
-    "R12.whole/gradient, one micro-batch a step",
-    "R12.whole/gradient, an epoch that ends within a step",
-    "R13.whole/gradient, after a resume",
-    "R22.whole/loss, two micro-batches a step",
-    "R22.whole/loss and scalars, a logging interval of two steps",
-    "R22.whole/loss, two processes",
-    "R23.whole/logged loss and scalars",
-    "R23.whole/logged loss and scalars, between steps that are logged",
-)
 FIRST_LABELS_COMPARED = replace(
     FIRST_LABELS,
     releases=lambda adapter: before("trl", "0.17")(adapter) and between("transformers", "4.46", "5")(adapter),
@@ -93,4 +129,26 @@ SUMS = KnownFailure(
     "R33.compared/logged scalars, equal lengths",
     "R33.compared/adapters, micro-batches",
 )
+OF_GKD = (
+    SUMS.of("R12.whole/gradient, two micro-batches a step"),
+    replace(
+        SUMS,
+        reason="the loss leaves out the first tokens of completions after shorter prompts than the longest of the batch",
+    ).of(
+        "R12.whole/gradient, two micro-batches a step",
+        "R12.whole/gradient, one micro-batch a step",
+        "R12.whole/gradient, an epoch that ends within a step",
+        "R13.whole/gradient, after a resume",
+        "R22.whole/loss, two micro-batches a step",
+        "R22.whole/loss and scalars, a logging interval of two steps",
+        "R23.whole/logged loss and scalars",
+        "R23.whole/logged loss and scalars, between steps that are logged",
+    ),
+    KnownFailure(
+        "the tokens of all processes divide the loss of an evaluation too, which transformers before 5 counts there",
+        finding="TRL: GKD in several processes",
+        releases=between("transformers", "4.50", "5"),
+    ).of("R23.whole/logged loss and scalars, two processes"),
+)
+"""Of whole runs on given completions."""
 SUMS_OF_DISTILLATION = replace(SUMS, releases=before("trl", "1.9"))

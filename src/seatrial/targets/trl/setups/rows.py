@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import EntropyControl, Scalar
-from seatrial.targets.common.known import KnownFailure, before, between
+from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.trl.former import FIRST_LABELS
 from seatrial.targets.trl.named import code_has
 from seatrial.targets.trl.setup import ENTROPY, SLICES, Setup
@@ -24,13 +24,11 @@ from seatrial.targets.trl.setups.supervised import ALL, sft
 from seatrial.targets.trl.tables import METRIC
 
 Fields = Mapping[str, Any]
-LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
-"""Of rows whose first token is trained on."""
 TWO_ENDS = KnownFailure(
     "a second end token follows the answers of conversations (trl-4908)",
     finding="TRL: a second end token of DPO, before 0.28",
     releases=before("trl", "0.28"),
-).of(*LABELS.laws)
+).of(*FIRST_LABELS.laws)
 BEGUN: Fields = {"begins": True}
 OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
@@ -88,14 +86,8 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
     "marked": dict.fromkeys(("sft", "dpo", "kto"), MARKED),
     "formatted": {"sft-texts": {"formats": True}},
     "margins": {"reward": {"margins": True}},
-    "own": {
-        **dict.fromkeys(("sft", "dpo", "kto", "reward"), OWN),
-        "sft-messages": {**OWN, "known_failures": (LABELS,)},
-    },
-    "called": {
-        **dict.fromkeys(("sft", "dpo", "kto", "reward"), CALLED),
-        "sft-messages": {**CALLED, "known_failures": (LABELS,)},
-    },
+    "own": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward"), OWN),
+    "called": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward"), CALLED),
     "several": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward", "cpo"), SEVERAL),
 }
 """By feature, the trainers that are run with it, and its fields of their setups."""
