@@ -133,7 +133,7 @@ OF_GKD = (
     SUMS.of("R12.whole/gradient, two micro-batches a step"),
     replace(
         SUMS,
-        reason="the loss leaves out the first tokens of completions after shorter prompts than the longest of the batch",
+        reason="the loss leaves out the first tokens of completions whose prompts are not the longest of a batch",
     ).of(
         "R12.whole/gradient, two micro-batches a step",
         "R12.whole/gradient, one micro-batch a step",
