@@ -36,11 +36,6 @@ SUBJECTS: Mapping[str, str] = {
     "patterns of unlike keys": "a key of ranks that is not looked up for scales",
     "patterns of whole names": "an expression that fits a part of a name alone",
     "places of files": "the newest version in place of the one that is named, a folder that is left out",
-    "blocks": "a scale or a cast that stays after a block, or after an error in it",
-    "reported states": "layers, adapters or numbers that are counted twice, or not at all",
-    "weights of parameters": "a second adapter that is not in use, parametrizations of others that are lost",
-    "second adapters": "options of the first adapter for the second one",
-    "drawn weights": "noise in evaluation, noise that is not drawn again, a penalty without a term",
 }
 """What the parts are, each with what is usually wrong."""
 
