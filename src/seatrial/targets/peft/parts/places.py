@@ -1,6 +1,6 @@
 """Where files of an adapter are: versions of a repository, folders within it, and a folder on this machine.
 
-Repositories are written into a cache of the hub as its client does, and nothing is asked of the hub.
+Repositories are written into a cache of the hub as its client does, and the hub is never called.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ KNOWN: Mapping[str, KnownFailure] = {
         releases=before("peft", "0.21"),
     ),
     "places of files": KnownFailure(
-        "AutoPeftModel loads the newest weights of an adapter, whatever version is named",
+        "AutoPeftModel loads the newest weights of an adapter where another version is named",
         finding="PEFT: versions of adapters in older releases",
         releases=before("peft", "0.21"),
     ),
