@@ -186,8 +186,72 @@ def offsets(config, active, ids, adapter_names=None):
     return found
 variants.calculate_alora_offsets = offsets
 """
+NO_TYPES = """
+forward = peft.PeftModelForSequenceClassification.forward
+def without_types(self, *given, token_type_ids=None, **options):
+    return forward(self, *given, **options)
+peft.PeftModelForSequenceClassification.forward = without_types
+"""
+ONE_KEY = """
+from peft.tuners.loha import model as loha
+class Alphas(dict):
+    def get(self, key, default=None):
+        return super().get(key, default) if key in Alphas.ranks else default
+create = loha.LoHaModel._create_and_replace
+def of_ranks(self, config, *given, **options):
+    Alphas.ranks = set(config.rank_pattern)
+    config.alpha_pattern = Alphas(config.alpha_pattern)
+    return create(self, config, *given, **options)
+loha.LoHaModel._create_and_replace = of_ranks
+"""
+WITHOUT_SHARES = """
+from peft.tuners.poly.router import PolyRouter
+PolyRouter.forward = lambda self, task_ids, input_ids: self.module_logits[task_ids].view(
+    -1, self.n_splits, self.n_skills
+).sigmoid()
+"""
+SIGNED = """
+from peft.tuners.lora.arrow import ArrowLoraLinearLayer
+torch_abs = torch.abs
+route = ArrowLoraLinearLayer.forward
+def signed(self, *given, **options):
+    torch.abs = lambda x: x
+    try:
+        return route(self, *given, **options)
+    finally:
+        torch.abs = torch_abs
+ArrowLoraLinearLayer.forward = signed
+"""
+UNBOUNDED = """
+from peft.tuners.cpt.model import CPTEmbedding
+CPTEmbedding.get_projection = lambda self: self.delta_embedding.weight.detach().clone()
+"""
+FIRST_TASK = """
+from peft.tuners.multitask_prompt_tuning.model import MultitaskPromptEmbedding
+prompt = MultitaskPromptEmbedding.forward
+MultitaskPromptEmbedding.forward = lambda self, indices, task_ids: prompt(self, indices, task_ids * 0)
+"""
+UNTURNED = """
+from peft.tuners.adaption_prompt import utils
+utils.llama_rotate_half = lambda x: x
+"""
+NEWEST = """
+load = peft.PeftModel.from_pretrained.__func__
+def newest(kind, *given, revision=None, **options):
+    return load(kind, *given, **options)
+peft.PeftModel.from_pretrained = classmethod(newest)
+"""
+PARTS = "R31.adapter_parts"
 FAULTS = [
     ("alora", "R31.activated", FIRST_TIME, "outputs"),
+    ("tasks", PARTS, NO_TYPES, "tasks"),
+    ("option-patterns", PARTS, ONE_KEY, "patterns of unlike keys"),
+    ("poly", PARTS, WITHOUT_SHARES, "routed by tasks"),
+    ("arrow", PARTS, SIGNED, "routed by prototypes"),
+    ("cpt", PARTS, UNBOUNDED, "tokens of a context"),
+    ("multitask-prompts", PARTS, FIRST_TASK, "prompts of several tasks"),
+    ("adaption-prompt", PARTS, UNTURNED, "prompts in attention"),
+    ("versions-of-files", PARTS, NEWEST, "places of files"),
     ("prompt", "R29.routes", NO_PROMPT_BEFORE_EMBEDDINGS, "asked: embeddings given"),
     ("lora-on-llama", "R29.families", HALF_MERGED, "linear layers: merged"),
     ("lora-on-bert", "R29.families", HEAD_TOO, "linear layers: placed"),

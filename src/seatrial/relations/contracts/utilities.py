@@ -192,6 +192,8 @@ UTILITIES: Mapping[str, str] = {
     "preconditioned steps": "the same",
     "ranks within a budget": "(options, weights of each step, gradients) -> ranks that are left after each, by layer",
     "activated adapters": "() -> `activated.Activated`, a model of adapters that ids activate",
+    "parts of adapters": "(subject, seed) -> each use of a part: what is called, () -> (result, right result); see "
+    "`laws.utilities.adapter_parts`",
     "own adapters": "() -> `own_adapters.Owner`, a model that adds and loads adapters itself",
     "mixed adapters": "(`mixtures.Mixing`) -> `mixtures.Mixed`, a model of several adapters",
     "older options": "() -> `older_options.MovedOption` of each option that a command takes under an older name",

@@ -9,18 +9,13 @@ from typing import Any
 from seatrial.targets.common.target import ComponentsTarget, Unavailable
 
 NOT_COVERED: Mapping[str, str] = {
-    "ADAPTION_PROMPT": "it is written for the attention of a few architectures, which its forward pass replaces",
     "CARTRIDGE": "it is made from the cache of a given text",
-    "CPT": "its tokens are those of given examples",
-    "MULTITASK_PROMPT_TUNING": "it needs a task for each row",
-    "POLY": "it needs a task for each row",
     "SHADOW": "it adds a second model, and its outputs are not those of one base",
 }
 """Types of PEFT's registry without an adapter, by PEFT's name, with the reason."""
-
-
+PARTS = ("AdaptionPromptConfig", "CPTConfig", "MultitaskPromptTuningConfig", "PolyConfig")
+"""Configuration classes of types whose adapters are in `parts`."""
 OPTIONS: Mapping[str, str] = {
-    "arrow_config": "it mixes adapters that are trained before",
     "loftq_config": "its start is that of a quantised base",
     "megatron_config": "it needs Megatron-core",
     "megatron_core": "it needs Megatron-core",
@@ -51,9 +46,10 @@ class PeftTarget(ComponentsTarget):
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
         from seatrial.targets.peft import activated, adapter_steps, configurations, mixtures, refusals
+        from seatrial.targets.peft.parts import table as parts_table
         from seatrial.targets.peft.table import ADAPTERS
 
-        parts = (activated, adapter_steps, configurations, mixtures, refusals)
+        parts = (activated, adapter_steps, configurations, mixtures, refusals, parts_table)
         return {**ADAPTERS, **{name: one for part in parts for name, one in part.ADAPTERS.items()}}
 
     def components(self) -> dict[str, Any]:
@@ -72,7 +68,7 @@ def uncovered() -> dict[str, str]:
 
     from seatrial.targets.peft.table import ADAPTERS
 
-    covered = {"XLoraConfig"} | {
+    covered = {"XLoraConfig", *PARTS} | {
         adapter.kind.config for adapter in ADAPTERS.values() if hasattr(adapter, "kind")
     }
     found = {}
@@ -91,7 +87,7 @@ def uncovered_options() -> dict[str, str]:
     from seatrial.targets.peft.table import LORA
 
     given = {name for adapter in LORA.values() for name in (*adapter.kind.options, adapter.kind.dropout)}
-    given |= {adapter.own[0] for adapter in PREPARED.values()} | {"alora_invocation_tokens"}
+    given |= {adapter.own[0] for adapter in PREPARED.values()} | {"alora_invocation_tokens", "arrow_config"}
     known = [item.name for item in dataclasses.fields(peft.LoraConfig)]
     left = [name for name in known if name not in given and name not in NAMES]
     return {name: OPTIONS.get(name, "no adapter is written for it yet") for name in left}
