@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 
@@ -33,6 +35,16 @@ def found_without(place: str, packages: tuple[str, ...], unused: Sequence[str]) 
         with contextlib.suppress(ModuleNotFoundError):
             import_without(module, unused)
     return found(place)
+
+
+def check_tensors(proto: Any, tensors: Mapping[str, Any]) -> None:
+    """Check that batches of the release may be made of these tensors.
+
+    Raises:
+        NotServed: there are none, and the release needs some.
+    """
+    if not tensors and "tensors must not be empty" in inspect.getsource(proto.from_dict):
+        raise NotServed(f"batches of verl {release('verl')} have tensors")
 
 
 def adapted_functions(table: Table, find: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:

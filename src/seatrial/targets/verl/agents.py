@@ -128,7 +128,7 @@ class VerlCheckpointFiles:
                 "random": [random.random() for _ in range(3)],
             }
 
-        with mock.patch(f"{MANAGER}.get_device_name", lambda: "cpu"):
+        with mock.patch(f"{MANAGER}.get_device_name", lambda: "cpu", create=True):
             state = self.manager.get_rng_state()
             first = draws()
             self.manager.load_rng_state(state)

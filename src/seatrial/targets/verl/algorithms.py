@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +14,7 @@ from seatrial.relations.contracts.values import ValueInputs, ValueSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import AdvantageSpec, LossInputs, LossSpec
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.registries import CORE, penalties
 
 GROUP_OF_ONE = KnownFailure(
@@ -42,6 +44,13 @@ SLOPE = KnownFailure(
 )
 
 
+def by_its_mask(compute: Any) -> Any:
+    """Return a function that takes its mask as `response_mask`, which was `eos_mask` before 0.3."""
+    if "eos_mask" not in inspect.signature(compute).parameters:
+        return compute
+    return lambda *, response_mask, **more: compute(eos_mask=response_mask, **more)
+
+
 class VerlLoss(KnowsFailures):
     """`compute_policy_loss` with the mean over tokens.
 
@@ -61,20 +70,29 @@ class VerlLoss(KnowsFailures):
         self.compute = find_name(
             "verl", [f"{CORE}:compute_policy_loss", f"{CORE}:compute_policy_loss_vanilla"]
         )
+        self.has_one_bound = "cliprange_low" not in inspect.signature(self.compute).parameters
+        if self.has_one_bound:
+            if self.mode != "token-mean":
+                raise Gone(f"the loss of verl {release('verl')} is a mean over tokens alone")
+            self.loss_spec = replace(self.loss_spec, ratio_clip_max=0.2, ratio_clip_c=None)
+        self.compute = by_its_mask(self.compute)
 
     def policy_loss(self, inputs: LossInputs) -> Tensor:
         mask = inputs.mask_BT
         T = mask.shape[1]
+        more: dict[str, Any] = {
+            "cliprange_low": self.loss_spec.ratio_clip_min,
+            "cliprange_high": self.loss_spec.ratio_clip_max,
+            "clip_ratio_c": self.loss_spec.ratio_clip_c,
+            "loss_agg_mode": self.mode,
+        }
         loss: Tensor = self.compute(
             old_log_prob=inputs.old_logprobs_BT,
             log_prob=inputs.logprobs_BT,
             advantages=inputs.advantages_B.unsqueeze(1).expand(-1, T),
             response_mask=mask,
             cliprange=0.2,
-            cliprange_low=self.loss_spec.ratio_clip_min,
-            cliprange_high=self.loss_spec.ratio_clip_max,
-            clip_ratio_c=self.loss_spec.ratio_clip_c,
-            loss_agg_mode=self.mode,
+            **({} if self.has_one_bound else more),
         )[0]
         return loss * self._share(inputs)
 
@@ -108,7 +126,7 @@ class VerlValueLoss(KnowsFailures):
 
     def __init__(self) -> None:
         """Find the loss."""
-        self.compute = find_name("verl", [f"{CORE}:compute_value_loss"])
+        self.compute = by_its_mask(find_name("verl", [f"{CORE}:compute_value_loss"]))
 
     def value_loss(self, inputs: ValueInputs) -> Tensor:
         loss: Tensor = self.compute(
@@ -168,7 +186,7 @@ class VerlAdvantages(KnowsFailures):
 
     def __init__(self) -> None:
         """Find the estimator."""
-        self.compute = find_name("verl", [f"{CORE}:{self.function}"])
+        self.compute = by_its_mask(find_name("verl", [f"{CORE}:{self.function}"]))
 
     def advantages(self, rewards_B: Tensor, prompt_ids_B: Tensor) -> Tensor:
         """Give each row its reward at one token, in a row of two."""

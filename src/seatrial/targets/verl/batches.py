@@ -16,6 +16,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.verl.adapted import check_tensors
 from seatrial.targets.verl.rewards import objects
 
 SEVERAL_NAMES = KnownFailure(
@@ -49,6 +50,7 @@ class VerlBatches(KnowsFailures):
 
     def _made(self, batch: Batch) -> Any:
         columns = {name: objects(values) for name, values in batch.objects.items()}
+        check_tensors(self.proto, batch.tensors)
         return self.proto.from_dict(tensors=batch.tensors, non_tensors=columns, meta_info=batch.facts)
 
     def _do(self, operation: str, protos: Sequence[Any], arguments: tuple[Any, ...]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,13 @@ class VerlKLController:
         self.make = find_name("verl", ["verl.trainer.ppo.core_algos:get_kl_controller"])
 
     def kl_coefficients(self, plan: ControllerPlan) -> Sequence[float]:
+        given = SimpleNamespace(
+            type=plan.kind, kl_coef=plan.coefficient, target_kl=plan.target, horizon=plan.horizon
+        )
+        # Before 0.3 they are options of the critic.
+        is_of_critic = "critic.kl_ctrl" in inspect.getsource(self.make)
         controller = self.make(
-            SimpleNamespace(
-                type=plan.kind, kl_coef=plan.coefficient, target_kl=plan.target, horizon=plan.horizon
-            )
+            SimpleNamespace(critic=SimpleNamespace(kl_ctrl=given), kl_ctrl=given) if is_of_critic else given
         )
         found = []
         for divergence, size in plan.updates:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import io
 import sys
@@ -100,7 +101,7 @@ class VerlRowOrder(KnowsFailures):
         """Return a trainer with its loaders."""
         from omegaconf import OmegaConf
 
-        rows = [{"row": row} for row in range(plan.num_rows)]
+        rows = _Rows({"row": row} for row in range(plan.num_rows))
         trainer = object.__new__(self.trainer_class)
         trainer.config = OmegaConf.create(
             {
@@ -125,7 +126,7 @@ class VerlRowOrder(KnowsFailures):
             }
         )
         if self.make_sampler is None:
-            self._create_of_files(trainer, [rows, rows[:num_validated]])
+            self._create_of_files(trainer, [rows, _Rows(rows[:num_validated])])
             return trainer
         sampler = self.make_sampler(trainer.config.data, rows)
         trainer._create_dataloader(rows, rows[:num_validated], _collate, sampler)
@@ -138,13 +139,14 @@ class VerlRowOrder(KnowsFailures):
         module, given = sys.modules[self.trainer_class.__module__], iter(data)
         with open_dict(trainer.config):
             own = {"train_files": [], "val_files": [], "prompt_key": "prompt", "max_prompt_length": 8}
+            own |= {"filter_overlong_prompts": False}
             trainer.config.data = OmegaConf.merge(trainer.config.data, own)
             trainer.config.actor_rollout_ref = {"actor": {"optim": {}}}
             trainer.config.critic = {"optim": {}}
         trainer.tokenizer = trainer.processor = None
         with (
-            mock.patch.object(module, "RLHFDataset", lambda *_, **__: next(given)),
-            mock.patch.object(module, "collate_fn", _collate),
+            _named(module, "RLHFDataset", lambda *_, **__: next(given)),
+            _named(module, "collate_fn", _collate),
             contextlib.redirect_stdout(io.StringIO()),
         ):
             trainer._create_dataloader()
@@ -163,9 +165,24 @@ class VerlRowOrder(KnowsFailures):
         folder.mkdir()
         torch.save(state, folder / "data.pt")
         trainer.config.trainer.resume_from_path = str(folder)
+        if "in self.config.trainer.resume_mode" in inspect.getsource(trainer._load_checkpoint):
+            trainer.config.trainer.resume_mode = str(folder)  # which was the path before 0.3
         trainer.use_critic = False
         trainer.actor_rollout_wg = SimpleNamespace(load_checkpoint=lambda *_, **__: None)
         trainer._load_checkpoint()
+
+
+class _Rows(list[dict[str, int]]):
+    """Rows with the options of a data set, which trainers before 0.3 compare with their own."""
+
+    truncation = "error"
+    filter_overlong_prompts = False
+
+
+def _named(module: Any, name: str, value: Any) -> Any:
+    """Return a stand-in for what a module imports by a name, at its head or within a function."""
+    at = module if hasattr(module, name) else importlib.import_module("verl.utils.dataset.rl_dataset")
+    return mock.patch.object(at, name, value)
 
 
 def _collate(rows: Sequence[dict[str, int]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.verl.adapted import adapted_functions, found_without
+from seatrial.targets.verl.adapted import adapted_functions, check_tensors, found_without
 from seatrial.targets.verl.algorithms import MULTIPLIED
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.rewards import objects
@@ -305,6 +305,7 @@ def _imbalance(log: Any) -> Callable[..., Any]:
 
 def _batch(tensors: Mapping[str, Tensor], **facts: Any) -> Any:
     proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+    check_tensors(proto, tensors)
     return proto.from_dict(tensors=dict(tensors), meta_info=facts)
 
 
@@ -329,6 +330,9 @@ def _validation(process: Any) -> Callable[..., Any]:
 
 
 def _rewards_with_kl(apply: Any, controller_class: Any) -> Callable[..., Any]:
+    if "actor/reward_kl_penalty" not in inspect.getsource(apply):
+        raise Gone(f"verl {release('verl')} logs no actor/reward_kl_penalty")
+
     def applied(batch: Mapping[str, Tensor], coefficient: float, kind: str) -> tuple[Tensor, float]:
         with contextlib.redirect_stdout(io.StringIO()):
             tensors = {**batch, "loss_mask": batch["response_mask"]}

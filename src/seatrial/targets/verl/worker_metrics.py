@@ -14,7 +14,7 @@ from seatrial.relations.contracts.named_metrics import MetricPart, MetricSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.trainers import CapturingOptimizer, equal_size
 from seatrial.targets.verl.algorithms import MULTIPLIED
 from seatrial.targets.verl.places import in_float32, one_process
@@ -82,6 +82,10 @@ class VerlWorkerMetrics(KnowsFailures):
         module, name, self.update = self.worker
         self.worker_class = worker_class(module, name)
         self.batch_class = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+        if "ppo_micro_batch_size_per_gpu" not in source_of(self.worker_class):
+            raise Gone(
+                f"workers of verl {release('verl')} count the rows of a micro-batch over all processes"
+            )
         definitions = inspect.getsource(find_name("verl", ["verl.trainer.ppo:core_algos"]))
         if (
             "range_high" not in definitions and "ratio_high" not in definitions

@@ -86,6 +86,7 @@ def settings(num_rows: int, **more: Any) -> Any:
             "grad_clip": 1e9,
             "ppo_mini_batch_size": num_rows,
             "ppo_epochs": 1,
+            "shuffle": False,
             "use_rollout_log_probs": True,
             "use_dynamic_bsz": False,
             "loss_agg_mode": "seq-mean-token-mean",
