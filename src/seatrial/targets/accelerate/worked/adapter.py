@@ -10,6 +10,7 @@ from seatrial.targets.accelerate.worked.files import FILE_ROWS
 from seatrial.targets.accelerate.worked.launched import LAUNCH_ROWS
 from seatrial.targets.accelerate.worked.placed import PLACED_ROWS
 from seatrial.targets.accelerate.worked.plugins import PLUGIN_ROWS
+from seatrial.targets.accelerate.worked.several import SEVERAL_ROWS
 from seatrial.targets.accelerate.worked.states import STATE_ROWS
 from seatrial.targets.accelerate.worked.steps import STEP_ROWS
 from seatrial.targets.common.known import KnowsFailures
@@ -22,6 +23,7 @@ ROWS: Sequence[Row] = (
     *FILE_ROWS,
     *STEP_ROWS,
     *STATE_ROWS,
+    *SEVERAL_ROWS,
 )
 
 
