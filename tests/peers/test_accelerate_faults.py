@@ -103,7 +103,35 @@ def even(self, *given, **options):
     made(self, *given, **options)
 data_loader.BatchSamplerShard.__init__ = even
 """
+HOOKS_REVERSED = """
+from accelerate.hooks import SequentialHook
+def reversed_hooks(self, module, output):
+    for hook in reversed(self.hooks):
+        output = hook.post_forward(module, output)
+    return output
+SequentialHook.post_forward = reversed_hooks
+"""
+WORD_LOST = """
+from accelerate.utils import launch
+prepare = launch.prepare_multi_gpu_env
+launch.prepare_multi_gpu_env = lambda args: {
+    name: value for name, value in prepare(args).items() if name != "FSDP_RESHARD_AFTER_FORWARD"
+}
+"""
+NORM_OF_TWO = """
+from accelerate import Accelerator
+clip = Accelerator.clip_grad_norm_
+Accelerator.clip_grad_norm_ = lambda self, parameters, limit, norm_type=2: clip(self, parameters, limit)
+"""
+NEVER_SKIPPED = """
+from accelerate.optimizer import AcceleratedOptimizer
+AcceleratedOptimizer.step_was_skipped = property(lambda self: False)
+"""
 FAULTS = [
+    ("worked", "R34.worked", HOOKS_REVERSED, "wrappers"),
+    ("worked", "R34.worked", WORD_LOST, "commands"),
+    ("worked", "R34.worked", NORM_OF_TWO, "formulas"),
+    ("worked", "R34.worked", NEVER_SKIPPED, "steps"),
     ("settings", "R32.settings", INDEX_FROM_0, "read from variables"),
     ("settings", "R32.settings", ONE_SIZE_FOR_ANOTHER, "read together"),
     ("loaders-alone", "R30.rows", FILLED_ALWAYS, "every row once, uneven ends"),

@@ -43,6 +43,10 @@ def findings() -> Iterator[tuple[str, str]]:
     """Yield the heading of each finding that something names, with who names it."""
     for name, known in known_failures():
         yield name, known.finding
+    for name, adapter in adapters():
+        for row in getattr(adapter, "worked_rows", ()):
+            if row.known is not None:
+                yield f"{name}, {row.function}", row.known.finding
     for failure in FAILURES:
         yield f"options of {', '.join(failure.families)}", failure.finding
     for known in HEADS:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.trl.worked import rows
+from seatrial.targets.common import worked_rows
 from seatrial.targets.trl.worked.rows import Row, examples
 
 
@@ -46,7 +46,7 @@ def test_what_a_release_does_not_have_is_not_served(
     call: Any, since: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arguments of another release, and results that a later one documents."""
-    monkeypatch.setattr(rows, "release", lambda package: "1.0")
+    monkeypatch.setattr(worked_rows, "release", lambda package: "1.0")
     monkeypatch.setattr("seatrial.targets.common.known.release", lambda package: "1.0")
     (example,) = examples([Row("models", "json:loads", "x", call, None, since)], "models")
     with pytest.raises(NotServed, match=words):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.placed import ModelTrait, PlacedModel, PlacedPlan, Placing
+from seatrial.targets.accelerate.known import OF_ITS_OWN
 from seatrial.targets.accelerate.ranked import new_accelerator
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import find_name
@@ -60,7 +61,7 @@ class Tiny(torch.nn.Module):
         if trait == "shared layer":
             self.blocks[1] = self.blocks[0]
         if trait == "own parameter":
-            self.gain = torch.nn.Parameter(torch.linspace(0.5, 2, WIDTH))
+            self.gain = torch.nn.Parameter(0.5 + torch.rand(WIDTH))
 
     def tie_weights(self) -> None:
         """Share the weight of the first and the last layer, where that is the trait."""
@@ -261,6 +262,7 @@ class Models(KnowsFailures):
             "buffers of a module on disk are not read from the checkpoint unless buffers are offloaded as well",
             finding="Accelerate: buffers of modules on disk",
         ).of("R30.placed/loaded half to disk: buffers"),
+        OF_ITS_OWN,
     )
 
     def __init__(self) -> None:

@@ -44,6 +44,11 @@ COVERED: Mapping[str, str] = {
     "save_custom_state load_custom_state",
     "functions": "convert_file_size_to_int compute_module_total_buffer_size get_balanced_memory id_tensor_storage "
     "attach_layerwise_casting_hooks LayerwiseCastingHook get_module_size_with_ties fallback_allocate listify",
+    "worked": "check_trigger clear free_memory local_main_process_first main_process_first on_last_process "
+    "on_local_main_process on_local_process on_process optimizer_step_was_skipped register_load_state_pre_hook "
+    "register_save_state_pre_hook trigger_sync_in_backward verify_operation chained_operation align_module_device "
+    "release_memory patch_optimizer_step filter_trackers load_offloaded_weights",
+    "histories": "set_trigger",
     "tracker": "get_available_trackers GeneralTracker TensorBoardTracker WandBTracker TrackioTracker CometMLTracker "
     "AimTracker MLflowTracker ClearMLTracker DVCLiveTracker SwanLabTracker init_trackers get_tracker log end_training "
     "on_main_process",
@@ -73,7 +78,7 @@ SCOPE: Mapping[str, str] = {
     use_distributed multi_device distributed_type project_dir logging_dir save_iteration non_blocking
     should_save_model is_torch_tensor is_torch_xpu_tensor is_tensor_information get_shape find_device
     check_device_same move_to_device wait_for_everyone print profile DistributedOperationException
-    CannotPadNestedTensorWarning FindTiedParametersResult register_tracker_class filter_trackers
+    CannotPadNestedTensorWarning FindTiedParametersResult register_tracker_class
     """,
 }
 """Names by the reason why they are left out."""

@@ -186,7 +186,7 @@ class SettingsOfVariables(KnowsFailures):
                 known = inspect.signature(self._takes[of]).parameters
                 fixed = {name: value for name, value in ALWAYS.get(of, {}).items() if name in known}
                 made = self._takes[of](**fixed, **options)
-            return {one.field: _plain(getattr(made, one.field)) for one in self.settings if one.of == of}
+            return {one.field: plain(getattr(made, one.field)) for one in self.settings if one.of == of}
 
     def clear(self) -> None:
         for name in [name for name in os.environ if name.startswith(PREFIXES)]:
@@ -215,7 +215,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = text
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value as the table has it: names of enumerations and functions, and whether parameters go to the CPU."""
     if isinstance(value, enum.Enum):
         return value.name

@@ -19,8 +19,9 @@ class AccelerateTarget(ComponentsTarget):
         """Return the adapters by name."""
         from seatrial.targets.accelerate import configurations
         from seatrial.targets.accelerate.loops import ADAPTERS
+        from seatrial.targets.accelerate.worked import adapter
 
-        return {**ADAPTERS, **configurations.ADAPTERS}
+        return {**ADAPTERS, **configurations.ADAPTERS, **adapter.ADAPTERS}
 
     def uncovered(self) -> Mapping[str, str]:
         """Return the public names of the installed release that no adapter covers, by the reason."""

@@ -69,6 +69,9 @@ class CausalFamily(FamilyCalls, KnowsFailures):
             for name, value in known.to_dict().items()
             if isinstance(value, float) and ("drop" in name or "jitter" in name)
         }
+        for alias, name in getattr(self._config_class, "attribute_map", {}).items():
+            if name in {**self.row.options, **more}:
+                given.pop(alias, None)  # which would go before the name that is given
         ids = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
         return self._config_class(**{**ids, **quiet, **given, **self.row.options, **more})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,6 +126,8 @@ ROTARY: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Kinds of scaled rotary embeddings, with their options; see `relations.oracles.rotary`."""
+OWN_ROTARY: Mapping[str, Mapping[str, Any]] = {"alpha": {"rope_type": "dynamic", "factor": 1.0, "alpha": 8.0}}
+"""Options of rotary embeddings that some families alone read, with the kind of scaling that they go with."""
 ACTIVATIONS = ("relu", "silu", "gelu_new")
 
 
@@ -271,6 +274,20 @@ def _rotary(config: Any, names: Mapping[str, Any]) -> Iterator[Variant]:
             name=f"rope_type={kind}",
             options={**short, "rope_parameters" if later else "rope_scaling": given_all},
         )
+
+    if later:
+        for name in _own_rotary(config):
+            yield Variant(name=f"rope_{name}", options={"rope_parameters": with_all(**OWN_ROTARY[name])})
+
+
+def _own_rotary(config: Any) -> list[str]:
+    """Return the options of its own that the rotary embeddings of a family read, by the code of its model."""
+    place = type(config).__module__.replace("configuration_", "modeling_")
+    try:
+        source = inspect.getsource(importlib.import_module(place))
+    except ImportError:
+        return []
+    return [name for name in OWN_ROTARY if f'rope_parameters["{name}"]' in source]
 
 
 def _rotated(config: Any) -> int:

@@ -1,0 +1,1 @@
+"""Worked examples of Accelerate's functions, in tables (`seatrial.relations.contracts.worked`)."""
