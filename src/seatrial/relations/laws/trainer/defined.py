@@ -9,11 +9,13 @@ from typing import Any
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, DefinedStep
 from seatrial.relations.law import Measure
 from seatrial.relations.laws.trainer.compared import COMPARED, RELATIVE, evaluations, plan, same_gradient
-from seatrial.relations.measures.compared import close, difference, digits
+from seatrial.relations.measures.compared import close, difference, digits, largest
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.runs import compared_run
 
 ROWS_OF_A_STEP = 4
+SMALL_STEP = 0.1
+"""Of the first step's largest gradient: smaller ones are compared with as much, for a loss may have settled."""
 
 
 @COMPARED.law(
@@ -70,13 +72,17 @@ def _against_definition(stack: Any, plans: Mapping[str, Sequence[ComparedPlan]])
 
 
 def _unlike(stack: Any, run: ComparedRun) -> Iterator[str]:
+    least = (
+        max((largest(one.defined.gradients) for one in run.steps[:1] if one.defined), default=0.0)
+        * SMALL_STEP
+    )
     for number, step in enumerate(run.steps, start=1):
         defined = step.defined
         if defined is None:
             raise RuntimeError(f"step {number} has no definition")
         if not abs(step.backward - defined.loss) <= digits(defined.loss):
             yield f"loss {step.backward:.5g} for {defined.loss:.5g}"
-        error, place = difference(defined.gradients, step.gradients)
+        error, place = difference(defined.gradients, step.gradients, least)
         if not error <= RELATIVE:
             yield f"gradient of step {number}, {place}: {error:.2g}"
         yield from _scalars(step.logged, defined)
