@@ -18,24 +18,81 @@ SMALL_STEP = 0.1
 """Of the first step's largest gradient: smaller ones are compared with as much, for a loss may have settled."""
 
 
+def _of(subject: str) -> Mapping[str, Any]:
+    """Return what the laws of defined steps have in common, but for those that declare no variation of a subject."""
+    return {
+        "cases": plan(num_steps=2, evaluates="trained"),
+        "excluded": lambda stack: (
+            None if _names(stack, subject) else f"compare_spec.defined has no {subject}"
+        ),
+    }
+
+
+def _names(stack: Any, subject: str) -> list[str]:
+    spec = stack.compare_spec
+    if subject == "adapters":
+        return [*spec.defined_of_adapted] if spec.adapts and spec.defined else []
+    return [name for name in spec.defined if spec.subjects.get(name, "options") == subject]
+
+
 @COMPARED.law(
     "defined steps",
     "another objective than the documented one, under an option; other rows, masks or divisors; a wrong metric",
-    cases=plan(num_steps=2, evaluates="trained"),
-    excluded=lambda stack: None if stack.compare_spec.defined else "compare_spec.defined is empty",
+    **_of("options"),
 )
 def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
     """Compare loss, gradients and logged scalars of steps and of the first evaluation with their definition."""
-    spec = stack.compare_spec
+    plans = {name: [replace(case, variation=name)] for name in _names(stack, "options")}
+    if "" in plans:
+        plans[""].append(replace(case, lengths="equal"))
+    return _against_definition(stack, plans)
 
-    def variants(name: str) -> Iterator[ComparedPlan]:
-        yield replace(case, variation=name)
-        if not name:
-            yield replace(case, lengths="equal")
-        if name in spec.defined_of_adapted and spec.adapts:
-            yield replace(case, variation=name, adapters=True)
 
-    return _against_definition(stack, {name: list(variants(name)) for name in spec.defined})
+@COMPARED.law(
+    "defined steps of other rows",
+    "a part of a conversation that is left out; rewards or columns of another row",
+    **_of("rows"),
+)
+def defined_steps_of_rows(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps on conversations of several turns and on rows of other columns with their definition."""
+    return _against_definition(stack, _varied(case, _names(stack, "rows")))
+
+
+@COMPARED.law(
+    "defined steps of other completions",
+    "completions that are cut, or that another end token ends, are masked or trained as others are",
+    **_of("completions"),
+)
+def defined_steps_of_completions(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps on completions that do not end, or end with another token, with their definition."""
+    return _against_definition(stack, _varied(case, _names(stack, "completions")))
+
+
+@COMPARED.law(
+    "defined steps of other models",
+    "logits that are not those of the model: a scale, bound or bias of the head is left out",
+    **_of("models"),
+)
+def defined_steps_of_models(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps of models whose logits are more than a product with the head's weight with their definition."""
+    return _against_definition(stack, _varied(case, _names(stack, "models")))
+
+
+@COMPARED.law(
+    "defined steps of adapters",
+    "a teacher or reference with the adapters of the policy, or without them where it should have some",
+    **_of("adapters"),
+)
+def defined_steps_of_adapters(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps that train adapters with their definition."""
+    names = _names(stack, "adapters")
+    return _against_definition(
+        stack, {name: [replace(case, variation=name, adapters=True)] for name in names}
+    )
+
+
+def _varied(case: ComparedPlan, names: Sequence[str]) -> dict[str, Sequence[ComparedPlan]]:
+    return {name: [replace(case, variation=name)] for name in names}
 
 
 @COMPARED.law(
@@ -46,9 +103,7 @@ def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
 )
 def defined_steps_of_several_options(stack: Any, case: ComparedPlan) -> Measure:
     """Compare steps under several options at once with their definition."""
-    return _against_definition(
-        stack, {name: [replace(case, variation=name)] for name in stack.compare_spec.mixed}
-    )
+    return _against_definition(stack, _varied(case, stack.compare_spec.mixed))
 
 
 def _against_definition(stack: Any, plans: Mapping[str, Sequence[ComparedPlan]]) -> Measure:

@@ -39,6 +39,7 @@ from seatrial.targets.trl.compared.kinds import (
     Kind,
     Options,
     mixed,
+    subject_of,
 )
 from seatrial.targets.trl.compared.rows import (
     NUM_ROWS,
@@ -97,7 +98,8 @@ class Compared(KnowsFailures, Defining):
         orders = [(one, shared) for one, shared in ORDERS if self._has(one)]
         self._variations |= {_named(one): one for one, _ in orders}
         defined_names = ["", *names[len(neutral) :], *map(_named, defined)]
-        mixes = {_named(one): one for one in mixed([*effective, *defined])} if self._definition else {}
+        parts = [one for one in (*effective, *defined) if one.get("ends") != "another"]
+        mixes = {_named(one): one for one in mixed(parts)} if self._definition else {}
         self._variations |= {_named(one): one for one in defined} | mixes
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
@@ -116,6 +118,7 @@ class Compared(KnowsFailures, Defining):
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
             neutral_of_adapted=dropout,
             defined=defined_names if self._definition else (),
+            subjects={_named(one): found for one in defined if (found := subject_of(one)) is not None},
             mixed=[*mixes],
             defined_of_adapted=["", *map(_named, self.kind.adapted)],
             orders=self._streams | {_named(one): shared for one, shared in orders},

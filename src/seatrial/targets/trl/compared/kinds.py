@@ -153,6 +153,20 @@ APART: Mapping[str, Sequence[str]] = {"turns": CUTS, **dict.fromkeys(CUTS, ("tur
 """Options that are not set at once: limits that suit texts leave nothing of a conversation that is its own."""
 
 
+SUBJECTS: Mapping[str, Literal["rows", "completions", "models"]] = {
+    "trait": "models",
+    "ends": "completions",
+    "turns": "rows",
+    "rewards": "rows",
+    "feedback": "rows",
+}
+
+
+def subject_of(options: Options) -> Literal["rows", "completions", "models"] | None:
+    """Return what a variation varies in addition to options, if anything."""
+    return next((found for name, found in SUBJECTS.items() if name in options), None)
+
+
 def mixed(options: Sequence[Options]) -> list[Options]:
     """Return sets of options, in which every second one of these is with up to two others that name other options."""
     found: list[Options] = []

@@ -29,7 +29,6 @@ KINDS: Mapping[str, Kind] = {
         options=SHORT,
         evaluates=False,
         effective=({"beta": 0.7}, {"beta": [0.7]}, {"loss_type": "ipo"}),
-        defined_since="1.15",
         definition=sampled_pairs,
         defined=(
             {"rewards": "several, some missing"},

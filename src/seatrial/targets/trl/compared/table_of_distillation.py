@@ -33,7 +33,6 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         rows="chats",
         options={**SHORT, "beta": 0.5},
         effective=({"beta": 0.0}, {"beta": 1.0}, {"temperature": 0.5}),
-        defined_since="1.16",
         definition=sampled,
         defined=(
             {"beta": 0.3, "temperature": 1.7},
@@ -72,7 +71,6 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             "teacher_top_k": 3,
             "token_budget": 0,
             "weight_sync_steps": 1,
-            "model_init_kwargs": {"attn_implementation": "eager"},
         },
         requires=("teacher_server_urls", "weight_sync_steps"),
         means="tokens",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from types import SimpleNamespace
@@ -23,16 +24,27 @@ from seatrial.targets.trl.compared.tuning import merged
 
 WORKER = "rollout_worker"
 """Argument of trainers that take a worker of their own."""
+LOADER = "create_model_from_path"
+
+
+def _with_plain_attention(load: Any, *given: Any, **named: Any) -> Any:
+    return load(*given, **{**named, "attn_implementation": "eager"})
 
 
 @contextmanager
 def without_servers(trainer_class: Any) -> Iterator[None]:
-    """Let an asynchronous trainer have a client that connects to nothing, and not ask which GPU there is."""
+    """Let an asynchronous trainer have a client that connects to nothing, and plain attention in place of kernels."""
     module: Any = import_module(trainer_class.__module__)
     with ExitStack() as stack:
         for name in ("get_peak_flops_per_device", "get_peak_flops"):  # for its log of speed
             if hasattr(module, name):
                 stack.enter_context(patch.object(module, name, lambda *_: None))
+        for owner, name in (
+            (getattr(module, "AutoModelForCausalLM", None), "from_pretrained"),
+            (module, LOADER),
+        ):
+            if own := getattr(owner, name, None):
+                stack.enter_context(patch.object(owner, name, partial(_with_plain_attention, own)))
         if hasattr(module, "VLLMClient"):
             stack.enter_context(patch.object(module, "VLLMClient", lambda *_, **__: None))
         yield
