@@ -19,7 +19,7 @@ SMALL_STEP = 0.1
 
 
 def _of(subject: str) -> Mapping[str, Any]:
-    """Return what the laws of defined steps have in common, but for those that declare no variation of a subject."""
+    """Return what the laws of defined steps have in common: their plan, and that a subject has variations."""
     return {
         "cases": plan(num_steps=2, evaluates="trained"),
         "excluded": lambda stack: (
