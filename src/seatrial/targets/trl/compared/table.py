@@ -66,7 +66,7 @@ KINDS: Mapping[str, Kind] = {
         rows="prompts",
         options={**SHORT, "num_value_samples": 3, "filter_all_incorrect": False},
         effective=({"beta1": 0.1}, {"beta2": 0.1}, {"num_value_samples": 2}),
-        defined_since="1.9",
+        defined_since="1.8",
         definition=optimal_values,
         defined=(
             {"rewards": "several", "reward_weights": [0.3, 2.0], "beta2": 0.1},
@@ -81,7 +81,7 @@ KINDS: Mapping[str, Kind] = {
         rows="prompts",
         options=GROUPS,
         copies=2,
-        defined_since="1.9",
+        defined_since="1.8",
         definition=geometric_mean,
         defined=(
             {"beta": 0.3},
@@ -99,7 +99,7 @@ KINDS: Mapping[str, Kind] = {
         rows="triples",
         options=SHORT,
         effective=({"beta": 0.7}, {"label_smoothing": 0.2}, {"tpo_alpha": 0.3}, {"loss_type": "ipo"}),
-        defined_since="1.9",
+        defined_since="1.8",
         definition=triples,
         defined=(
             {"loss_type": "hinge", "beta": 0.3},

@@ -102,6 +102,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         options={**SHORT, **SERVED, "lmbda": 1.0, "use_teacher_server": True},
         requires=(ADDRESS, "use_teacher_server"),
         evaluates_loss=False,
+        defined_since="1.9",
         definition=weighted,
         defined=(
             {"temperature": 0.7, "iw_opd_gamma": 0.3},
@@ -117,6 +118,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         rows="messages",
         options={**SHORT, **SERVED, "lmbda": 0.0, "use_teacher_server": True, "beta": 0.5},
         requires=(ADDRESS, "use_teacher_server", "lmbda"),
+        defined_since="1.8",
         definition=weighted,
         defined=(
             {"beta": 0.0, "loss_top_k": 3},
@@ -164,6 +166,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
         effective=({"beta": 0.0}, {"beta": 1.0}),
+        defined_since="1.8",
         definition=generalized,
         defined=({"temperature": 0.5}, {"turns": "several"}, *SCALED[:2]),
     ),
@@ -173,6 +176,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         rows="messages",
         options={**SHORT, "lmbda": 0.0},
         effective=({"beta": 0.0}, {"beta": 1.0}),
+        defined_since="1.8",
         definition=generalized,
         defined=({"temperature": 0.5}, {"turns": "several"}, *SCALED[:2]),
     ),
@@ -248,6 +252,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"num_loss_tokens_to_skip": 1},
             {"generate_from_teacher": True},
         ),
+        defined_since="1.9",
         definition=demonstrations,
         adapted=({"teacher_model_kind": "ema", "teacher_update_rate": 0.4}, {"teacher_model_kind": "live"}),
         defined=(
