@@ -29,6 +29,7 @@ KINDS: Mapping[str, Kind] = {
         options=SHORT,
         evaluates=False,
         effective=({"beta": 0.7}, {"beta": [0.7]}, {"loss_type": "ipo"}),
+        defined_since="0.29",
         definition=sampled_pairs,
         defined=(
             {"rewards": "several, some missing"},
@@ -99,7 +100,7 @@ KINDS: Mapping[str, Kind] = {
         rows="triples",
         options=SHORT,
         effective=({"beta": 0.7}, {"label_smoothing": 0.2}, {"tpo_alpha": 0.3}, {"loss_type": "ipo"}),
-        defined_since="1.8",
+        defined_since="1.3",
         definition=triples,
         defined=(
             {"loss_type": "hinge", "beta": 0.3},

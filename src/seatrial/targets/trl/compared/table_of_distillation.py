@@ -166,7 +166,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
         effective=({"beta": 0.0}, {"beta": 1.0}),
-        defined_since="1.8",
+        defined_since="1.3",
         definition=generalized,
         defined=({"temperature": 0.5}, {"turns": "several"}, *SCALED[:2]),
     ),
