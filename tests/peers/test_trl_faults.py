@@ -158,6 +158,18 @@ FAULTS = [
         "after_init(trl.DistillationTrainer, lambda self: setattr(self, 'beta', 0.5))",
     ),
     (
+        "compared-asyncdistillation", "R33.compared", "defined steps",
+        "import trl.experimental.async_distillation.async_rollout_worker as worker\n"
+        "replace(worker, '_parse_teacher_logprobs_at_position', lambda f: lambda one: "
+        "tuple(part[::-1] for part in f(one)))",
+    ),
+    (
+        "compared-serverdistillation", "R33.compared", "defined steps",
+        "import trl.experimental.server_distillation.server_distillation_trainer as server\n"
+        "replace(server, 'build_teacher_request_inputs', lambda f: lambda *a, **k: (lambda ids, before, after: "
+        "([one[1:] for one in ids], [one - 1 for one in before], after))(*f(*a, **k)))",
+    ),
+    (
         "compared-sdft", "R33.compared", "other models stay",
         "from trl.experimental.sdft import SDFTTrainer\n"
         "replace(SDFTTrainer, 'training_step', lambda f: lambda self, *a, **k: ("

@@ -18,6 +18,8 @@ from seatrial.relations.contracts.compared import (
 )
 
 V, D, PAD = 12, 4, 0
+SUBJECTS: Mapping[str, Any] = {"turns": "rows", "ends": "completions", "trait": "models"}
+"""Variations that change nothing here, by what they would change of another trainer."""
 
 
 class Net(nn.Module):
@@ -53,7 +55,8 @@ class PlainCompared:
         self.compare_spec = CompareSpec(
             neutral={"more padding": "", "checkpointing": ""},
             effective=["scale=2"],
-            defined=["", "scale=2"],
+            defined=["", "scale=2", *SUBJECTS],
+            subjects=SUBJECTS,
             defined_of_adapted=[""],
             mixed=["more padding, scale=2"],
             orders={"checkpointing": 1, "shared": 2},
@@ -190,7 +193,7 @@ class PlainCompared:
         picked_BT = logprobs_BTV.gather(-1, ids_BS[:, 1:, None])[..., 0]
         with torch.no_grad():
             held_BT = reference(ids_BS)[:, :-1].log_softmax(-1).gather(-1, ids_BS[:, 1:, None])[..., 0]
-        if self.fault == "another objective":
+        if self.fault == "another objective" or (self.fault in SUBJECTS and self.fault == plan.variation):
             held_BT = held_BT + 0.5
         scale = 2.0 if "scale=2" in plan.variation and self.fault != "unread" else 1.0
         if self.fault == "unread with another" and "," in plan.variation:

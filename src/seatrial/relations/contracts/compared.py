@@ -133,6 +133,8 @@ class CompareSpec:
     """Variations of `neutral` that change nothing either where the trainer adds adapters."""
     defined: Sequence[str] = ()
     """Variations whose steps the adapter defines; empty for the run without any."""
+    subjects: Mapping[str, Literal["rows", "completions", "models"]] = field(default_factory=dict)
+    """What those of `defined` vary that do not vary options alone; laws of their own judge them."""
     orders: Mapping[str, int] = field(default_factory=dict)
     """Variations that give steps their rows in another way, with the number of steps that share theirs."""
     mixed: Sequence[str] = ()

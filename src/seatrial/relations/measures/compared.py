@@ -10,17 +10,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple[float, str]:
-    """Return the largest difference of two sets of tensors over the largest entry, with its place."""
+def difference(
+    one: Mapping[str, Tensor], other: Mapping[str, Tensor], least: float = 0.0
+) -> tuple[float, str]:
+    """Return the largest difference of two sets of tensors over the largest entry, with its place.
+
+    Args:
+        one: tensors by name, whose largest entry it is.
+        other: as many.
+        least: in place of a smaller largest entry.
+    """
     if one.keys() != other.keys():
         return math.inf, f"one side alone has {', '.join(sorted(one.keys() ^ other.keys())[:3])}"
-    scale = max((float(value.abs().max()) for value in one.values()), default=0.0)
+    scale = max(largest(one), least)
     worst = max(
         ((float((value - other[name]).abs().max()), name) for name, value in one.items()),
         key=lambda found: (math.isnan(found[0]), found[0]),
         default=(math.inf, "no tensor"),
     )
     return (worst[0] / scale if scale else math.inf if worst[0] else 0.0), worst[1]
+
+
+def largest(tensors: Mapping[str, Tensor]) -> float:
+    """Return the largest absolute entry of tensors; 0 without any."""
+    return max((float(value.abs().max()) for value in tensors.values()), default=0.0)
 
 
 def digits(loss: float) -> float:

@@ -22,13 +22,20 @@ from seatrial.targets.common.trainers import (
     configuration,
     in_order,
 )
+from seatrial.targets.trl.kernels import provide_kernels
 
 MAX_LENGTH = 24
 LONG = 200
 """Beyond every example: of CPO and ORPO, which truncate prompt and completion by rules of their own."""
 
 
-MODULES: Mapping[str, str] = {"OnlineDPO": "online_dpo", "NashMD": "nash_md", "IWOPD": "iw_opd"}
+MODULES: Mapping[str, str] = {
+    "OnlineDPO": "online_dpo",
+    "NashMD": "nash_md",
+    "IWOPD": "iw_opd",
+    "ServerDistillation": "server_distillation",
+    "AsyncDistillation": "async_distillation",
+}
 """Modules whose name is not the algorithm's in lowercase."""
 
 
@@ -41,6 +48,7 @@ def find_trainer(name: str) -> tuple[Any, Any]:
         "trl", [f"{place}:{name}Config" for place in (*places[:2], f"trl.trainer.{folder}_config")]
     )
     _take_data_set(trainer)
+    provide_kernels()
     return trainer, config
 
 

@@ -9,31 +9,90 @@ from typing import Any
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, DefinedStep
 from seatrial.relations.law import Measure
 from seatrial.relations.laws.trainer.compared import COMPARED, RELATIVE, evaluations, plan, same_gradient
-from seatrial.relations.measures.compared import close, difference, digits
+from seatrial.relations.measures.compared import close, difference, digits, largest
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.runs import compared_run
 
 ROWS_OF_A_STEP = 4
+SMALL_STEP = 0.1
+"""Of the first step's largest gradient: smaller ones are compared with as much, for a loss may have settled."""
+
+
+def _of(subject: str) -> Mapping[str, Any]:
+    """Return what the laws of defined steps have in common: their plan, and that a subject has variations."""
+    return {
+        "cases": plan(num_steps=2, evaluates="trained"),
+        "excluded": lambda stack: (
+            None if _names(stack, subject) else f"compare_spec.defined has no {subject}"
+        ),
+    }
+
+
+def _names(stack: Any, subject: str) -> list[str]:
+    spec = stack.compare_spec
+    if subject == "adapters":
+        return [*spec.defined_of_adapted] if spec.adapts and spec.defined else []
+    return [name for name in spec.defined if spec.subjects.get(name, "options") == subject]
 
 
 @COMPARED.law(
     "defined steps",
     "another objective than the documented one, under an option; other rows, masks or divisors; a wrong metric",
-    cases=plan(num_steps=2, evaluates="trained"),
-    excluded=lambda stack: None if stack.compare_spec.defined else "compare_spec.defined is empty",
+    **_of("options"),
 )
 def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
     """Compare loss, gradients and logged scalars of steps and of the first evaluation with their definition."""
-    spec = stack.compare_spec
+    plans = {name: [replace(case, variation=name)] for name in _names(stack, "options")}
+    if "" in plans:
+        plans[""].append(replace(case, lengths="equal"))
+    return _against_definition(stack, plans)
 
-    def variants(name: str) -> Iterator[ComparedPlan]:
-        yield replace(case, variation=name)
-        if not name:
-            yield replace(case, lengths="equal")
-        if name in spec.defined_of_adapted and spec.adapts:
-            yield replace(case, variation=name, adapters=True)
 
-    return _against_definition(stack, {name: list(variants(name)) for name in spec.defined})
+@COMPARED.law(
+    "defined steps of other rows",
+    "a part of a conversation that is left out; rewards or columns of another row",
+    **_of("rows"),
+)
+def defined_steps_of_rows(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps on conversations of several turns and on rows of other columns with their definition."""
+    return _against_definition(stack, _varied(case, _names(stack, "rows")))
+
+
+@COMPARED.law(
+    "defined steps of other completions",
+    "completions that are cut, or that another end token ends, are masked or trained as others are",
+    **_of("completions"),
+)
+def defined_steps_of_completions(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps on completions that do not end, or end with another token, with their definition."""
+    return _against_definition(stack, _varied(case, _names(stack, "completions")))
+
+
+@COMPARED.law(
+    "defined steps of other models",
+    "logits that are not those of the model: a scale, bound or bias of the head is left out",
+    **_of("models"),
+)
+def defined_steps_of_models(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps of models whose logits are more than a product with the head's weight with their definition."""
+    return _against_definition(stack, _varied(case, _names(stack, "models")))
+
+
+@COMPARED.law(
+    "defined steps of adapters",
+    "a teacher or reference with the adapters of the policy, or without them where it should have some",
+    **_of("adapters"),
+)
+def defined_steps_of_adapters(stack: Any, case: ComparedPlan) -> Measure:
+    """Compare steps that train adapters with their definition."""
+    names = _names(stack, "adapters")
+    return _against_definition(
+        stack, {name: [replace(case, variation=name, adapters=True)] for name in names}
+    )
+
+
+def _varied(case: ComparedPlan, names: Sequence[str]) -> dict[str, Sequence[ComparedPlan]]:
+    return {name: [replace(case, variation=name)] for name in names}
 
 
 @COMPARED.law(
@@ -44,9 +103,7 @@ def defined_steps(stack: Any, case: ComparedPlan) -> Measure:
 )
 def defined_steps_of_several_options(stack: Any, case: ComparedPlan) -> Measure:
     """Compare steps under several options at once with their definition."""
-    return _against_definition(
-        stack, {name: [replace(case, variation=name)] for name in stack.compare_spec.mixed}
-    )
+    return _against_definition(stack, _varied(case, stack.compare_spec.mixed))
 
 
 def _against_definition(stack: Any, plans: Mapping[str, Sequence[ComparedPlan]]) -> Measure:
@@ -70,13 +127,17 @@ def _against_definition(stack: Any, plans: Mapping[str, Sequence[ComparedPlan]])
 
 
 def _unlike(stack: Any, run: ComparedRun) -> Iterator[str]:
+    least = (
+        max((largest(one.defined.gradients) for one in run.steps[:1] if one.defined), default=0.0)
+        * SMALL_STEP
+    )
     for number, step in enumerate(run.steps, start=1):
         defined = step.defined
         if defined is None:
             raise RuntimeError(f"step {number} has no definition")
         if not abs(step.backward - defined.loss) <= digits(defined.loss):
             yield f"loss {step.backward:.5g} for {defined.loss:.5g}"
-        error, place = difference(defined.gradients, step.gradients)
+        error, place = difference(defined.gradients, step.gradients, least)
         if not error <= RELATIVE:
             yield f"gradient of step {number}, {place}: {error:.2g}"
         yield from _scalars(step.logged, defined)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
-import tempfile
 import typing
 from collections.abc import Mapping
-from functools import lru_cache
+from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter
 from typing import Any, Literal
 
@@ -22,11 +21,26 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.made_generation import ROLE, made_generation
 from seatrial.targets.common.ranks import call_on_ranks
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
-from seatrial.targets.common.zoo import zoo_model
+from seatrial.targets.common.tiny import tiny_model, tiny_scorer
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports
 from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining, add_dropout
-from seatrial.targets.trl.compared.kinds import MAY_LACK, NEUTRAL, ORDERS, Kind, Options, mixed
+from seatrial.targets.trl.compared.folders import model_folder, tokenizer_folder
+from seatrial.targets.trl.compared.kinds import (
+    BFLOAT16,
+    DROPOUT,
+    FEEDBACK,
+    FORMS,
+    GIVEN,
+    LOADED_BFLOAT16,
+    MAY_BE_REFUSED,
+    NEUTRAL,
+    ORDERS,
+    TURNS,
+    Kind,
+    Options,
+    mixed,
+    subject_of,
+)
 from seatrial.targets.trl.compared.rows import (
     NUM_ROWS,
     OF_ALL_ROWS,
@@ -39,37 +53,13 @@ from seatrial.targets.trl.compared.rows import (
 )
 from seatrial.targets.trl.compared.running import NAMED, Run, run_of
 from seatrial.targets.trl.compared.table import KINDS
-from seatrial.targets.trl.compared.teachers import paired_folder, paired_tokenizer
+from seatrial.targets.trl.compared.teachers import ADDRESS, paired_folder, paired_tokenizer, served_teacher
 from seatrial.targets.trl.compared.tuning import NEUTRAL_ADAPTERS, OTHER_ADAPTERS, adapter_configuration
+from seatrial.targets.trl.compared.workers import WORKER, Worker, without_servers
 from seatrial.targets.trl.fitting import admits
 from seatrial.targets.trl.named import averages_tokens, code_has, parameters_of
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.processes import is_one_of_several, made_dataset, shared_folder
-
-FORMS = (
-    "the model as a folder",
-    "no tokenizer",
-    "more columns",
-    "padding on the right",
-    "padding is the end token",
-    "a stream",
-)
-"""Variations of arguments, in addition to those of options."""
-BFLOAT16, LOADED_BFLOAT16 = "a model in bfloat16", "a model that is loaded in bfloat16"
-"""Which are the same: a reference has the precision of its policy."""
-MAY_BE_REFUSED = (*FORMS[:2], "a stream", "turns", BFLOAT16, LOADED_BFLOAT16, *MAY_LACK)
-"""Forms that a trainer may refuse with an error of any kind: it does so aloud."""
-FEEDBACK = ("no", " ", "nearly there", "")
-DROPOUT = "a model with dropout, which `disable_dropout` disables"
-TURNS = ("prompts", "pairs", "triples", "labels", "completions")
-"""Kinds of rows that may be conversations."""
-GIVEN = frozenset(
-    {
-        "self", "model", "args", "train_dataset", "eval_dataset", "processing_class", "tokenizer", "ref_model",
-        "teacher_model", "reward_funcs", "reward_model", "value_model",
-    }
-)  # fmt: skip
-"""Arguments that a trainer may require."""
 
 
 class Compared(KnowsFailures, Defining):
@@ -108,7 +98,8 @@ class Compared(KnowsFailures, Defining):
         orders = [(one, shared) for one, shared in ORDERS if self._has(one)]
         self._variations |= {_named(one): one for one, _ in orders}
         defined_names = ["", *names[len(neutral) :], *map(_named, defined)]
-        mixes = {_named(one): one for one in mixed([*effective, *defined])} if self._definition else {}
+        parts = [one for one in (*effective, *defined) if one.get("ends") != "another"]
+        mixes = {_named(one): one for one in mixed(parts)} if self._definition else {}
         self._variations |= {_named(one): one for one in defined} | mixes
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
@@ -127,6 +118,7 @@ class Compared(KnowsFailures, Defining):
             evaluates_loss=self.kind.evaluates_loss and self._rows == self.kind.rows,
             neutral_of_adapted=dropout,
             defined=defined_names if self._definition else (),
+            subjects={_named(one): found for one in defined if (found := subject_of(one)) is not None},
             mixed=[*mixes],
             defined_of_adapted=["", *map(_named, self.kind.adapted)],
             orders=self._streams | {_named(one): shared for one, shared in orders},
@@ -144,6 +136,11 @@ class Compared(KnowsFailures, Defining):
     def _streams(self) -> dict[str, int]:
         """The order of an iterable data set, where the trainer says that it takes one."""
         return {"a stream": 1} if "Iterable" in str(self._takes["train_dataset"].annotation) else {}
+
+    @property
+    def _loads_itself(self) -> bool:
+        """Whether the trainer takes no model but its folder, as asynchronous ones do."""
+        return WORKER in self._takes
 
     @property
     def _rows(self) -> str:
@@ -195,7 +192,7 @@ class Compared(KnowsFailures, Defining):
             first, *others = map(run_of, call_on_ranks(f"{__name__}:run_of_rank", payload, plan.num_ranks))
             return dataclasses.replace(first, others=tuple(others))
         run = Run(self, plan)
-        with made_generation(self.pad_id, **self._sampling(plan)):
+        with made_generation(self.pad_id, **self._sampling(plan)), self._served_teacher(plan):
             try:
                 return run.finished()
             except Exception as error:
@@ -205,6 +202,11 @@ class Compared(KnowsFailures, Defining):
                 raise NotServed(
                     f"{plan.variation or plan.adapter_kind or plan.evaluated_as}: {error_line(error)[:200]}"
                 ) from error
+
+    def _served_teacher(self, plan: ComparedPlan) -> AbstractContextManager[None]:
+        """Serve the teacher if the trainer uses a server as one."""
+        is_served = ADDRESS in self.kind.options
+        return served_teacher(self._models(plan)["teacher_model"]) if is_served else nullcontext()
 
     def arguments(self, plan: ComparedPlan) -> Any:
         """Return the trainer's configuration."""
@@ -318,14 +320,24 @@ class Compared(KnowsFailures, Defining):
             given["peft_config"] = adapter_configuration(plan.adapter_kind, task)
         if plan.adapters or plan.adapter_kind:
             given["ref_model"] = None
+        if not self._loads_itself:
+            return self._trainer_of(given)
+        worker = Worker(
+            arguments, sets[0], tokenizer, given["teacher_model"], self._sampling(plan), self.trainer_class
+        )
+        with without_servers(self.trainer_class):
+            worker.trainer = self._trainer_of({**given, WORKER: worker, "weight_transfer": worker})
+        return worker.trainer
+
+    def _trainer_of(self, given: Mapping[str, Any]) -> Any:
         return self.trainer_class(**{name: one for name, one in given.items() if name in self._takes})
 
     def _model(self, plan: ComparedPlan) -> Any:
         """Return the model, or its folder, from which some trainers load their reference."""
         import transformers
 
-        folder = _folder(self._scores, self._made(plan).get("trait", ""))
-        if plan.variation in ("the model as a folder", "no tokenizer", LOADED_BFLOAT16):
+        folder = model_folder(self._scores, self._made(plan).get("trait", ""))
+        if plan.variation in ("the model as a folder", "no tokenizer", LOADED_BFLOAT16) or self._loads_itself:
             return folder
         if plan.variation == BFLOAT16:
             model_class = "Qwen2ForSequenceClassification" if self._scores else "Qwen2ForCausalLM"
@@ -344,7 +356,7 @@ class Compared(KnowsFailures, Defining):
         for seed, name in enumerate(("ref_model", "teacher_model"), start=1):
             is_other = name == "teacher_model" and self._pairs_tokens
             made[name] = tiny_model(paired_tokenizer(), seed) if is_other else self._made_model(plan, seed)
-            made[name].config._name_or_path = _tokenizer_folder()
+            made[name].config._name_or_path = tokenizer_folder()
             setattr(made[name], ROLE, seed)
         made["reward_funcs"] = tiny_scorer(3) if self.kind.scored_by_model else rewards_of
         if self.kind.scored_by_model:
@@ -358,26 +370,6 @@ class Compared(KnowsFailures, Defining):
 
 def _named(options: Options) -> str:
     return ", ".join(f"{name}={value}" for name, value in options.items())
-
-
-@lru_cache(maxsize=8)
-def _folder(scores: bool, trait: str = "") -> str:
-    """Return the folder of the first model with its tokenizer."""
-    folder, tokenizer = shared_folder(), tiny_tokenizer()
-    model = zoo_model(trait, tokenizer, 0) if trait else tiny_model(tokenizer, 0)
-    (tiny_scorer(0) if scores else model).save_pretrained(folder)  # the first process alone writes
-    tokenizer.save_pretrained(folder)
-    if is_one_of_several():
-        torch.distributed.barrier()
-    return folder
-
-
-@lru_cache(maxsize=1)
-def _tokenizer_folder() -> str:
-    """Return a folder with the tokenizer alone."""
-    folder = tempfile.mkdtemp(dir=temporary_folder())
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
 
 
 def _adapter(name: str, kind: Kind) -> type[Compared]:

@@ -32,8 +32,6 @@ MADE: Mapping[str, Sequence[str]] = {
 }
 """What a variation may have in addition to options: functions of reward that read a column, completions of which some
 do not end or end otherwise, a column of feedback, conversations of several turns, and models with a trait."""
-DEFINED_SINCE = "1.16"
-"""The first release of TRL whose objectives are defined here; those of earlier ones were not read."""
 REWARDS = ("a list of rewards", "two rewards of half the weight")
 
 
@@ -63,8 +61,8 @@ class Defining(TinyCausalModel):
 
     @property
     def _definition(self) -> Callable[[Setting], torch.Tensor] | None:
-        """The definition of a step, which is that of releases since `DEFINED_SINCE`."""
-        is_known = Version(release("trl")) >= Version(DEFINED_SINCE)
+        """The definition of a step, which is that of releases since `Kind.defined_since`."""
+        is_known = Version(release("trl")) >= Version(self.kind.defined_since)
         return self.kind.definition if is_known else None
 
     def _made(self, plan: ComparedPlan) -> Mapping[str, Any]:

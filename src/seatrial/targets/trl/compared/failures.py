@@ -65,3 +65,7 @@ LIKELIHOOD = KnownFailure(
     "the negative log-likelihood is a mean over the tokens of each micro-batch",
     finding="TRL: the likelihood term of TPO",
 ).of("R33.compared/micro-batches, unequal lengths", "R33.processes/gradient, unequal lengths")
+ROUNDED = KnownFailure(
+    "adapters are merged into the frozen weights and taken out again with every weight sync, which rounds these",
+    finding="TRL: frozen weights and weight syncs",
+).of("R33.compared/adapters")

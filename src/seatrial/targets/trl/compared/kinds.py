@@ -61,6 +61,8 @@ class Kind:
     """Processes that a step's rows can be divided between."""
     definition: Callable[[Setting], Tensor] | None = None
     """The loss of a step, and what is logged of it."""
+    defined_since: str = "1.12"
+    """The first release of TRL whose steps are compared with the definition; what earlier ones do was not read."""
     defined: Sequence[Options] = ()
     """Those in which steps are defined, in addition to none and to `effective`."""
     adapted: Sequence[Options] = ()
@@ -106,6 +108,31 @@ ORDERS: Sequence[tuple[Options, int]] = (
 MAY_LACK = ("train_sampling_strategy=group_by_length",)
 """Of `ORDERS`: what a trainer whose rows have no `input_ids` refuses."""
 
+FORMS = (
+    "the model as a folder",
+    "no tokenizer",
+    "more columns",
+    "padding on the right",
+    "padding is the end token",
+    "a stream",
+)
+"""Variations of arguments, in addition to those of options."""
+BFLOAT16, LOADED_BFLOAT16 = "a model in bfloat16", "a model that is loaded in bfloat16"
+"""Which are the same: a reference has the precision of its policy."""
+MAY_BE_REFUSED = (*FORMS[:2], "a stream", "turns", BFLOAT16, LOADED_BFLOAT16, *MAY_LACK)
+"""Forms that a trainer may refuse with an error of any kind: it does so aloud."""
+FEEDBACK = ("no", " ", "nearly there", "")
+DROPOUT = "a model with dropout, which `disable_dropout` disables"
+TURNS = ("prompts", "pairs", "triples", "labels", "completions")
+"""Kinds of rows that may be conversations."""
+GIVEN = frozenset(
+    {
+        "self", "model", "args", "train_dataset", "eval_dataset", "processing_class", "tokenizer", "ref_model",
+        "teacher_model", "reward_funcs", "reward_model", "value_model",
+    }
+)  # fmt: skip
+"""Arguments that a trainer may require."""
+
 SHORT: Options = {
     "max_completion_length": 9,
     "max_new_tokens": 9,
@@ -124,6 +151,20 @@ SCALED: Sequence[Options] = tuple(
 CUTS = ("max_length", "max_prompt_length")
 APART: Mapping[str, Sequence[str]] = {"turns": CUTS, **dict.fromkeys(CUTS, ("turns",))}
 """Options that are not set at once: limits that suit texts leave nothing of a conversation that is its own."""
+
+
+SUBJECTS: Mapping[str, Literal["rows", "completions", "models"]] = {
+    "trait": "models",
+    "ends": "completions",
+    "turns": "rows",
+    "rewards": "rows",
+    "feedback": "rows",
+}
+
+
+def subject_of(options: Options) -> Literal["rows", "completions", "models"] | None:
+    """Return what a variation varies in addition to options, if anything."""
+    return next((found for name, found in SUBJECTS.items() if name in options), None)
 
 
 def mixed(options: Sequence[Options]) -> list[Options]:

@@ -16,7 +16,9 @@ from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, Com
 from seatrial.targets.common.trainers import resuming, temporary_folder
 from seatrial.targets.trl.compared.rows import prompt_of
 
-UNTIMED = re.compile(r"time|per_second|runtime|epoch|learning_rate|flos|eps$|profiling|^step$")
+UNTIMED = re.compile(
+    r"time|per_second|runtime|epoch|learning_rate|flos|eps$|profiling|^step$|^perf/|_s$|tok_s"
+)
 
 NAMED = "held_out"
 """Name of the held-out rows in a mapping of evaluated sets."""

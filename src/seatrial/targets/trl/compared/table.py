@@ -29,6 +29,7 @@ KINDS: Mapping[str, Kind] = {
         options=SHORT,
         evaluates=False,
         effective=({"beta": 0.7}, {"beta": [0.7]}, {"loss_type": "ipo"}),
+        defined_since="0.29",
         definition=sampled_pairs,
         defined=(
             {"rewards": "several, some missing"},
@@ -66,6 +67,7 @@ KINDS: Mapping[str, Kind] = {
         rows="prompts",
         options={**SHORT, "num_value_samples": 3, "filter_all_incorrect": False},
         effective=({"beta1": 0.1}, {"beta2": 0.1}, {"num_value_samples": 2}),
+        defined_since="1.8",
         definition=optimal_values,
         defined=(
             {"rewards": "several", "reward_weights": [0.3, 2.0], "beta2": 0.1},
@@ -80,6 +82,7 @@ KINDS: Mapping[str, Kind] = {
         rows="prompts",
         options=GROUPS,
         copies=2,
+        defined_since="1.8",
         definition=geometric_mean,
         defined=(
             {"beta": 0.3},
@@ -97,6 +100,7 @@ KINDS: Mapping[str, Kind] = {
         rows="triples",
         options=SHORT,
         effective=({"beta": 0.7}, {"label_smoothing": 0.2}, {"tpo_alpha": 0.3}, {"loss_type": "ipo"}),
+        defined_since="1.3",
         definition=triples,
         defined=(
             {"loss_type": "hinge", "beta": 0.3},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seatrial.targets.trl.compared.definitions.distilled import generalized, sampled, weighted
+from seatrial.targets.trl.compared.definitions.distilled import generalized, sampled, scored, served, weighted
 from seatrial.targets.trl.compared.definitions.self_distillation import demonstrations, successes
 from seatrial.targets.trl.compared.definitions.universal import universal
 from seatrial.targets.trl.compared.failures import (
@@ -16,11 +16,15 @@ from seatrial.targets.trl.compared.failures import (
     PADDING,
     REPEATED,
     REPEATED_OF_ANY,
+    ROUNDED,
     TOKENS,
     UNREAD,
 )
-from seatrial.targets.trl.compared.kinds import GROUPS, SCALED, SHORT, Kind
+from seatrial.targets.trl.compared.kinds import GROUPS, SCALED, SHORT, Kind, Options
+from seatrial.targets.trl.compared.teachers import ADDRESS
 from seatrial.targets.trl.former import ENDS, SUMS, SUMS_OF_DISTILLATION
+
+SERVED: Options = {ADDRESS: "http://teacher"}
 
 OF_DISTILLATION: Mapping[str, Kind] = {
     "distillation": Kind(
@@ -39,6 +43,90 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             *({**one, "beta": 0.0, "temperature": 0.6} for one in SCALED[:2]),
         ),
     ),
+    "serverdistillation": Kind(
+        trainer="ServerDistillation",
+        rows="chats",
+        options={**SHORT, "beta": 0.5, **SERVED},
+        requires=(ADDRESS,),
+        means="tokens",
+        effective=({"beta": 1.0}, {"temperature": 0.5}, {"loss_add_tail": False}),
+        definition=served,
+        defined=(
+            {"beta": 0.0, "loss_top_k": 3},
+            {"beta": 0.0, "loss_top_k": 2, "loss_add_tail": False, "temperature": 1.7},
+            {"beta": 0.3, "temperature": 1.7},
+            {"ends": "another"},
+            {"ends": "some", "beta": 0.0, "loss_top_k": 4},
+            {"turns": "several"},
+            *SCALED[:2],
+        ),
+    ),
+    "asyncdistillation": Kind(
+        trainer="AsyncDistillation",
+        known_failures=(ROUNDED,),
+        rows="chats",
+        options={
+            **SHORT,
+            "beta": 0.5,
+            "teacher_top_k": 3,
+            "token_budget": 0,
+            "weight_sync_steps": 1,
+        },
+        requires=("teacher_server_urls", "weight_sync_steps"),
+        means="tokens",
+        mixed_scalars=r"/std|_max|batch/|sample/|^kl$",
+        leaves_out=("the model as a folder", "a model that is loaded in bfloat16", "turns"),
+        evaluates=False,
+        logs_means=False,  # rows are counted when they are collated, a batch ahead
+        most_ranks=1,
+        effective=(
+            {"beta": 0.0},
+            {"beta": 1.0},
+            {"teacher_temperature": 0.5},
+            {"beta": 0.0, "teacher_top_k": 2},
+            {"add_tail_bucket": False},
+        ),
+        definition=scored,
+        defined=(
+            {"beta": 0.0, "add_tail_bucket": False},
+            {"beta": 0.3, "teacher_temperature": 1.7},
+            {"ends": "some"},
+            {"turns": "several"},
+            *SCALED[:3],
+        ),
+    ),
+    "iwopd-served": Kind(
+        trainer="IWOPD",
+        known_failures=(REPEATED_OF_ANY, ACROSS_EVALUATED),
+        rows="messages",
+        options={**SHORT, **SERVED, "lmbda": 1.0, "use_teacher_server": True},
+        requires=(ADDRESS, "use_teacher_server"),
+        evaluates_loss=False,
+        defined_since="1.9",
+        definition=weighted,
+        defined=(
+            {"temperature": 0.7, "iw_opd_gamma": 0.3},
+            {"distillation_objective": "jsd", "beta": 0.0, "loss_top_k": 3},
+            {"distillation_objective": "jsd", "beta": 1.0},
+            {"distillation_objective": "jsd", "beta": 0.4, "loss_add_tail": False},
+            {"ends": "some"},
+            {"turns": "several"},
+        ),
+    ),
+    "distillation-served": Kind(
+        trainer="Distillation",
+        rows="messages",
+        options={**SHORT, **SERVED, "lmbda": 0.0, "use_teacher_server": True, "beta": 0.5},
+        requires=(ADDRESS, "use_teacher_server", "lmbda"),
+        defined_since="1.8",
+        definition=weighted,
+        defined=(
+            {"beta": 0.0, "loss_top_k": 3},
+            {"beta": 1.0},
+            {"loss_add_tail": False, "temperature": 0.7},
+            {"turns": "several"},
+        ),
+    ),
     "iwopd": Kind(
         trainer="IWOPD",
         known_failures=(REPEATED_OF_ANY, ACROSS_EVALUATED),
@@ -46,6 +134,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
         effective=({"iw_opd_gamma": 0.1}, {"distillation_objective": "jsd"}),
+        defined_since="1.9",
         definition=weighted,
         defined=({"temperature": 0.7}, {"ends": "some"}, {"turns": "several"}, *SCALED[:2]),
     ),
@@ -54,6 +143,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         known_failures=(REPEATED_OF_ANY, ACROSS_EVALUATED),
         rows="messages",
         options={**SHORT, "lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5},
+        defined_since="1.9",
         definition=weighted,
         defined=(
             {"loss_top_k": 3},
@@ -76,6 +166,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         options={**SHORT, "lmbda": 1.0},
         evaluates_loss=False,
         effective=({"beta": 0.0}, {"beta": 1.0}),
+        defined_since="1.3",
         definition=generalized,
         defined=({"temperature": 0.5}, {"turns": "several"}, *SCALED[:2]),
     ),
@@ -85,6 +176,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
         rows="messages",
         options={**SHORT, "lmbda": 0.0},
         effective=({"beta": 0.0}, {"beta": 1.0}),
+        defined_since="1.8",
         definition=generalized,
         defined=({"temperature": 0.5}, {"turns": "several"}, *SCALED[:2]),
     ),
@@ -160,6 +252,7 @@ OF_DISTILLATION: Mapping[str, Kind] = {
             {"num_loss_tokens_to_skip": 1},
             {"generate_from_teacher": True},
         ),
+        defined_since="1.9",
         definition=demonstrations,
         adapted=({"teacher_model_kind": "ema", "teacher_update_rate": 0.4}, {"teacher_model_kind": "live"}),
         defined=(

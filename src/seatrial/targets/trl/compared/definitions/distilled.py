@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seatrial.targets.trl.compared.definitions.setting import (
     Setting,
+    average,
     divergence,
     entropy_of,
     logits_of,
@@ -59,6 +60,77 @@ def sampled(setting: Setting) -> Tensor:
     setting.log_lengths(drawn)
     setting.scalars["entropy"] = float(torch.cat(entropies).mean())
     return torch.cat(each).mean()
+
+
+def served(setting: Setting) -> Tensor:
+    """Return the mean over sampled completions' tokens of the divergence on what a server returns for the teacher."""
+    each, drawn = [], []
+    for row in setting.rows:
+        prompt = setting.prompt_ids(row["prompt"])
+        drawn.append(setting.sampled(prompt))
+        student, teacher = (
+            (logits_of(model, prompt, drawn[-1]) / setting.option("temperature")).log_softmax(-1)
+            for model in (setting.policy, setting.teacher)
+        )
+        each.append(_supported(setting, student, teacher.detach(), drawn[-1]))
+    setting.log_lengths(drawn)
+    return torch.cat(each).mean()
+
+
+def scored(setting: Setting) -> Tensor:
+    """Return the mean over sampled completions' tokens of the divergence on what a teacher's scores have of them.
+
+    The forward divergence is on the teacher's likeliest tokens and the sampled one.
+    """
+    option: Any = setting.option
+    each, drawn, prompts, own_entropies, entropies = [], [], [], [], []
+    for row in setting.rows:
+        prompt = setting.prompt_ids(row["prompt"])
+        ids = setting.sampled(prompt)
+        student, teacher = (
+            (logits_of(model, prompt, ids) / option("teacher_temperature")).log_softmax(-1)
+            for model in (setting.policy, setting.teacher)
+        )
+        own_entropies.append(entropy_of(student))
+        for place, token in enumerate(ids):
+            likeliest = teacher[place].topk(option("teacher_top_k")).indices.tolist()
+            support = (
+                [*likeliest, token] if option("beta") == 0 else [*likeliest[: option("beta") < 1], token]
+            )
+            parts = [
+                _on(values[place], sorted({*support}), option("add_tail_bucket"))
+                for values in (student, teacher)
+            ]
+            entropies.append(-(parts[1].exp() * parts[1]).sum().detach())
+            each.append(divergence(parts[0][None], parts[1].detach()[None], option("beta"))[0])
+        drawn.append(ids)
+        prompts.append(prompt)
+    loss = torch.stack(each).mean()
+    lengths = [len(one) + len(other) for one, other in zip(prompts, drawn, strict=True)]
+    num_trained = sum(map(len, drawn))
+    setting.scalars |= {
+        "jsd": float(loss),
+        "entropy": float(torch.cat(own_entropies).mean()),
+        "teacher_entropy": float(average(entropies)),
+        "sample/forwarded_tokens_mean": mean(lengths),
+        "sample/forwarded_tokens_max": max(lengths),
+        "sample/trained_tokens_mean": num_trained / len(drawn),
+        "batch/masked_token_frac": 1 - num_trained / sum(lengths),
+        "batch/samples_per_row": len(drawn),
+        "batch/row_tokens_mean": sum(lengths),
+        "batch/row_tokens_max": sum(lengths),
+        "batch/row_imbalance": 1.0,
+        "batch/pad_frac": 0.0,
+    }
+    return loss
+
+
+def _on(values: Tensor, support: Sequence[int], has_tail: bool) -> Tensor:
+    """Return log-probabilities [V] of tokens, with those of the rest in one more, or scaled to a sum of one."""
+    kept = values[list(support)]
+    if not has_tail:
+        return kept.log_softmax(-1)
+    return torch.cat([kept, (1 - kept.exp().sum()).clamp(min=1e-7).log()[None]])
 
 
 def _log_loss(setting: Setting, loss: Tensor) -> None:
@@ -137,13 +209,6 @@ def _supported(setting: Setting, student: Tensor, teacher: Tensor, answer: Seque
             own = [token]
         other = teacher[place].topk(most).indices.tolist()
         support = sorted({*(other if beta < 1 else ()), *(own if beta > 0 else ())})
-        parts = []
-        for values in (student[place], teacher[place]):
-            kept = values[support]
-            if option("loss_add_tail"):
-                rest = (1 - kept.exp().sum()).clamp(min=1e-7).log()
-                parts.append(torch.cat([kept, rest[None]]))
-            else:
-                parts.append(kept.log_softmax(-1))
+        parts = [_on(values[place], support, option("loss_add_tail")) for values in (student, teacher)]
         found.append(divergence(parts[0][None], parts[1][None], beta)[0])
     return torch.stack(found)
