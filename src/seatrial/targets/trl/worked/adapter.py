@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.trl.worked import given, limits
+from seatrial.targets.trl.worked.callbacks import CALLBACKS
 from seatrial.targets.trl.worked.commands import COMMANDS
 from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
+from seatrial.targets.trl.worked.given import GIVEN
 from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.models import MODEL_ROWS
@@ -36,8 +39,15 @@ class Worked:
         return examples(ROWS, subject)
 
 
-OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {**LIMITED, **LAUNCHED, **COMMANDS}
+OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
+    **LIMITED,
+    **LAUNCHED,
+    **COMMANDS,
+    **GIVEN,
+    **CALLBACKS,
+}
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
+FAILURES: Mapping[str, Sequence[KnownFailure]] = {**limits.FAILURES, **given.FAILURES}
 
 
 class OfTrainers(KnowsFailures):
@@ -64,6 +74,7 @@ def _adapter(name: str, make: Callable[[], Sequence[Row]]) -> type[Any]:
     members = {
         "__doc__": f"Runs of trainers as worked examples: {name}.",
         "make": staticmethod(make),
+        "known_failures": FAILURES.get(name, ()),
     }
     return type(f"OfTrainers{name.title().replace('-', '')}", (OfTrainers,), members)
 
