@@ -54,7 +54,8 @@ class OfTrainers(KnowsFailures):
     """Runs of trainers whose results are known from one another, as worked examples."""
 
     thorough = True
-    make: ClassVar[Callable[[], Sequence[Row]]]
+    source: ClassVar[str]
+    """Of `OF_TRAINERS`."""
 
     def __init__(self) -> None:
         """Make the rows.
@@ -62,7 +63,7 @@ class OfTrainers(KnowsFailures):
         Raises:
             Gone: the release has nothing of it.
         """
-        self._rows = self.make()
+        self._rows = OF_TRAINERS[self.source]()
         self.worked_subjects = frozenset(row.subject for row in self._rows)
 
     def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
@@ -70,10 +71,10 @@ class OfTrainers(KnowsFailures):
         return examples(self._rows, subject)
 
 
-def _adapter(name: str, make: Callable[[], Sequence[Row]]) -> type[Any]:
+def _adapter(name: str) -> type[Any]:
     members = {
         "__doc__": f"Runs of trainers as worked examples: {name}.",
-        "make": staticmethod(make),
+        "source": name,
         "known_failures": FAILURES.get(name, ()),
     }
     return type(f"OfTrainers{name.title().replace('-', '')}", (OfTrainers,), members)
@@ -81,5 +82,5 @@ def _adapter(name: str, make: Callable[[], Sequence[Row]]) -> type[Any]:
 
 ADAPTERS: dict[str, type[Any]] = {
     "worked": Worked,
-    **{name: _adapter(name, make) for name, make in OF_TRAINERS.items()},
+    **{name: _adapter(name) for name in OF_TRAINERS},
 }

@@ -70,11 +70,11 @@ def _bema(settings: Mapping[str, float], parts: int, callback_class: Any) -> lis
     steps: list[Weights] = []
 
     class Keeping(transformers.TrainerCallback):
-        def on_train_begin(self, *_: Any, model: Any, **__: Any) -> None:
-            steps.append(_weights(model))
+        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            steps.append(_weights(given["model"]))
 
-        def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
-            steps.append(_weights(model))
+        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            steps.append(_weights(given["model"]))
 
     options = {
         "max_steps": NUM_STEPS,

@@ -136,7 +136,8 @@ def _two_labels(_: Any) -> str:
 
     config = copy.deepcopy(tiny_scorer(0).config)
     config.num_labels = 2
-    model = AutoModelForSequenceClassification.from_config(config)
+    model_class: Any = AutoModelForSequenceClassification
+    model = model_class.from_config(config)
     trainer = None
     try:
         trainer = _trained("Reward", {}, {"model": model})

@@ -53,16 +53,15 @@ def made_rows(kind: str, lengths: Sequence[tuple[int, int, int]] = LENGTHS) -> l
         prompt, answer = text(asked, string.ascii_lowercase), text(said, string.ascii_uppercase)
         rejected = text(other, string.digits)
         turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-        found.append(
-            {
-                "texts": {"text": prompt + answer},
-                "completions": {"prompt": prompt, "completion": answer},
-                "messages": {"messages": turns},
-                "pairs": {"prompt": prompt, "chosen": answer, "rejected": rejected},
-                "labels": {"prompt": prompt, "completion": answer, "label": number % 2 == 0},
-                "prompts": {"prompt": prompt},
-            }[kind]
-        )
+        made: dict[str, dict[str, Any]] = {
+            "texts": {"text": prompt + answer},
+            "completions": {"prompt": prompt, "completion": answer},
+            "messages": {"messages": turns},
+            "pairs": {"prompt": prompt, "chosen": answer, "rejected": rejected},
+            "labels": {"prompt": prompt, "completion": answer, "label": number % 2 == 0},
+            "prompts": {"prompt": prompt},
+        }
+        found.append(made[kind])
     return found
 
 
@@ -98,7 +97,6 @@ def _mistakes(
     found: Sequence[Seen], free: Sequence[Seen], limit: int | None, *, scores: bool, keeps_end: bool
 ) -> Mistakes:
     """Return what is wrong with rows that have limits, by the same rows without."""
-    has_prompts = all(len(one.trained) < len(one.ids) - 1 for one in free)
     tokenizer = tiny_tokenizer()
     wholes = [(_text(one.ids), _text(one.trained)) for one in free]
     wrong: list[str] = []
@@ -109,9 +107,9 @@ def _mistakes(
             wrong.append(f"{len(ids)} tokens of {said}")
         if not trained and any(part for _, part in wholes):
             emptied.append(f"nothing is trained of {said}")
-        if has_prompts and not keeps_end and len(one.trained) >= len(one.ids):
-            emptied.append(f"nothing of the prompt is left of {said}")
         matching = [(whole, part) for whole, part in wholes if _is_part(ids, whole)]
+        if not keeps_end and any(ids in part and len(part) < len(whole) - 1 for whole, part in matching):
+            emptied.append(f"nothing of the prompt is left of {said}")
         if not matching:
             wrong.append(f"no row has {said}")
         elif not scores and not any(_is_part(trained, part) for _, part in matching):

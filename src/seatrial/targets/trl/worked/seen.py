@@ -7,10 +7,9 @@ sequences, the token at the position itself does.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
-from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -93,7 +92,7 @@ def made_trainer(
         "train_dataset": Dataset.from_list(rows) if isinstance(rows, list) else rows,
         **given_tokenizer(trainer_class, tokenizer),
     }
-    more = {
+    more: Mapping[str, Callable[[], Any]] = {
         "ref_model": lambda: tiny_model(tokenizer, 1),
         "teacher_model": lambda: tiny_model(tokenizer, 2),
         "reward_funcs": lambda: rewards_of,
@@ -168,8 +167,3 @@ def or_refused(call: Callable[..., Any]) -> Callable[..., Any]:
 def takes(name: str, option: str) -> bool:
     """Return whether the configuration of a trainer of the installed release has an option."""
     return option in known_options(find_trainer(name)[1])
-
-
-def argument_names(function: Any) -> Sequence[str]:
-    """Return the names of a function's parameters."""
-    return list(signature(function).parameters)
