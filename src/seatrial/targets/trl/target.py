@@ -36,7 +36,7 @@ class TRLTarget(ComponentsTarget):
             whole,
         )
         from seatrial.targets.trl.compared import adapter as compared
-        from seatrial.targets.trl.worked.adapter import Worked
+        from seatrial.targets.trl.worked import adapter as worked
 
         return {
             "sft": supervised.SFT,
@@ -62,7 +62,7 @@ class TRLTarget(ComponentsTarget):
             "packing-wrapped": packing.Wrapped,
             **drawing.ADAPTERS,
             **utilities.ADAPTERS,
-            "worked": Worked,
+            **worked.ADAPTERS,
             **whole.ADAPTERS,
             **compared.ADAPTERS,
             **configurations.ADAPTERS,

@@ -54,6 +54,7 @@ def _judged() -> dict[str, str]:
     found |= {
         "pack_dataset": "packing, packing-split, packing-wrapped",
         "SyncRefModelCallback": "whole-*-synchronised",
+        "BEMACallback": "callbacks",
     }
     for trainer in {*(one.trainer for one in SETUPS.values()), *(one.trainer for one in KINDS.values())}:
         whole = [name for name, one in SETUPS.items() if one.trainer == trainer]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.trl.worked import given, limits
+from seatrial.targets.trl.worked.callbacks import CALLBACKS
+from seatrial.targets.trl.worked.commands import COMMANDS
 from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
+from seatrial.targets.trl.worked.given import GIVEN
+from seatrial.targets.trl.worked.launched import LAUNCHED
+from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.models import MODEL_ROWS
 from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
@@ -29,3 +37,50 @@ class Worked:
     def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
         """Return the examples of a subject."""
         return examples(ROWS, subject)
+
+
+OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
+    **LIMITED,
+    **LAUNCHED,
+    **COMMANDS,
+    **GIVEN,
+    **CALLBACKS,
+}
+"""What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
+FAILURES: Mapping[str, Sequence[KnownFailure]] = {**limits.FAILURES, **given.FAILURES}
+
+
+class OfTrainers(KnowsFailures):
+    """Runs of trainers whose results are known from one another, as worked examples."""
+
+    thorough = True
+    source: ClassVar[str]
+    """Of `OF_TRAINERS`."""
+
+    def __init__(self) -> None:
+        """Make the rows.
+
+        Raises:
+            Gone: the release has nothing of it.
+        """
+        self._rows = OF_TRAINERS[self.source]()
+        self.worked_subjects = frozenset(row.subject for row in self._rows)
+
+    def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
+        """Return the examples of a subject."""
+        return examples(self._rows, subject)
+
+
+def _adapter(name: str) -> type[Any]:
+    members = {
+        "__doc__": f"Runs of trainers as worked examples: {name}.",
+        "source": name,
+        "known_failures": FAILURES.get(name, ()),
+    }
+    return type(f"OfTrainers{name.title().replace('-', '')}", (OfTrainers,), members)
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "worked": Worked,
+    **{name: _adapter(name) for name in OF_TRAINERS},
+}
