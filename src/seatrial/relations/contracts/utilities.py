@@ -198,6 +198,7 @@ UTILITIES: Mapping[str, str] = {
     "rollouts": "(rows, whether with rewards, of a validation) -> `rollouts.Rolled`",
     "rollouts with rewards": "(as `rollouts`) -> the same, with a worker that computes rewards",
     "greedy rollouts": "(rows, which of them are greedy) -> options of sampling of each row's request",
+    "prompts of agents": "(messages of rows, name of each row's agent, plan) -> `Prompted` of each row",
     "rollouts of workers": "(as `rollouts`, and how many workers) -> the same of rows that workers share",
     "times of rollouts": "(seconds of rows by worker, lengths of rows) -> extremes and means, those of the slowest row",
     "answer in parts": "(prompt, `rollouts.Part`s, longest answer, whether it is resumed) -> `rollouts.Resumed`",

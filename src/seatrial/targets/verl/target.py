@@ -24,6 +24,7 @@ class VerlTarget(CheckoutTrials):
         """Return the adapters by name."""
         from seatrial.targets.verl import (
             actors,
+            agent_prompts,
             agents,
             algorithms,
             asynchronous,
@@ -88,6 +89,7 @@ class VerlTarget(CheckoutTrials):
         return {
             **algorithms.ADAPTERS,
             **actors.ADAPTERS,
+            **agent_prompts.ADAPTERS,
             **agents.ADAPTERS,
             **asynchronous.ADAPTERS,
             **batches.ADAPTERS,
