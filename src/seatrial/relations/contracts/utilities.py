@@ -181,6 +181,7 @@ UTILITIES: Mapping[str, str] = {
     "trainer loop": "(`trainer_flow.FlowPlan`) -> `trainer_flow.FlowRecord`",
     "trainer loop with a critic": "the same, of plans with a critic",
     "trainer loop that writes rows": "the same, with rows that are written to files",
+    "trainer loop that is killed": "the same, of plans that say in which step",
     "columns of an episode": "(row) -> columns by verl's names, experts of the whole row, the reward at its last token",
     "batch of episodes": "(rows, pad id) -> columns by verl's names, positions of shown tokens, turns, extras",
     "own policy loss": "(columns [B, T], rows of a micro-batch) -> columns that a registered loss is given, by call",
