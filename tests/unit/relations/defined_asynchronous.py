@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.contracts.rollouts import Asked, Part, Resumed, Rolled
+from seatrial.relations.contracts.rollouts import Asked, Part, Prompted, Resumed, Rolled
+from seatrial.relations.laws.utilities import agent_prompts
 from seatrial.relations.laws.utilities.asynchronous import ASYNCHRONOUS_FUNCTIONS
 from seatrial.relations.laws.utilities.older_options import MovedOption
 from seatrial.relations.laws.utilities.replay import Drawn, Group
@@ -54,6 +55,24 @@ def rollouts(rows: Sequence[Asked], plan: Mapping[str, Any]) -> Rolled:
         turns=[2] * len(rows),
         asked=[row.messages for row in rows],
         scored=[min(len(row.answer), T) for row in rows],
+    )
+
+
+def prompts_of_agents(
+    rows: Sequence[Sequence[Mapping[str, str]]], agents: Sequence[str], plan: Mapping[str, Any]
+) -> list[Prompted]:
+    """Return the end of each prompt, of which a letter is a token."""
+    found = []
+    for row, messages in enumerate(rows):
+        own = (plan.get("selected") or [None] * len(rows))[row] or plan.get("tools", ())
+        text = agent_prompts.written(messages, own, plan["options"].get("think", False))[-plan["limit"] :]
+        found.append(Prompted(text, text, len(text)))
+    return found
+
+
+def _prompts_with(**changes: Any) -> tuple[str, Callable[..., Any]]:
+    return "prompts of agents", lambda rows, agents, plan: prompts_of_agents(
+        rows, agents, {**plan, **changes}
     )
 
 
@@ -172,6 +191,7 @@ ASYNCHRONOUS: Mapping[str, Callable[..., Any]] = {
     "rollouts with rewards": rollouts,
     "rollouts of workers": rollouts,
     "greedy rollouts": greedy_rollouts,
+    "prompts of agents": prompts_of_agents,
     "answer in parts": answer_in_parts,
     "replay buffer": replay_buffer,
     "shared requests": shared_requests,
@@ -196,7 +216,14 @@ def _newest_first(groups: Sequence[Group], size: int, plan: Mapping[str, Any]) -
     return replay_buffer([one._replace(step=9 - one.step) for one in groups], size, plan)
 
 
-ASYNCHRONOUS_RELATIONS = ("R31.rollouts", "R31.asynchronous", "R31.servers", "R31.older", "R31.own_losses")
+ASYNCHRONOUS_RELATIONS = (
+    "R31.rollouts",
+    "R31.agent_prompts",
+    "R31.asynchronous",
+    "R31.servers",
+    "R31.older",
+    "R31.own_losses",
+)
 ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "options under older names": ("older options", lambda: [MovedOption("old.steps", "steps", 3, None)]),
     "arguments of an own loss": (
@@ -227,6 +254,14 @@ ASYNCHRONOUS_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
         lambda rows, plan: rollouts(rows, {**plan, "rewarded": False}),
     ),
     "times of rollouts": ("times of rollouts", lambda *_: {}),
+    "prompts with options of the template": _prompts_with(options={}),
+    "prompts with tools, an agent of several turns": _prompts_with(tools=()),
+    "prompts with tools, an agent of one turn": _prompts_with(tools=()),
+    "prompts with tools of their rows": _prompts_with(selected=None),
+    "prompts that are too long": (
+        "prompts of agents",
+        lambda *given: [one._replace(trained=one.trained[:-1]) for one in prompts_of_agents(*given)],
+    ),
     "an answer in parts": (
         "answer in parts",
         lambda prompt, parts, limit, resumes: answer_in_parts(prompt, parts[:1], limit, resumes),

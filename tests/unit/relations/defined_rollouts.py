@@ -53,6 +53,8 @@ def trainer_loop(plan: FlowPlan) -> FlowRecord:
         prompts = order[place * plan.prompts : (place + 1) * plan.prompts]
         rows = [row for prompt in prompts for row in _group(prompt, step, plan)]
         record.events.append(("generate", step))
+        if step == plan.killed_at:
+            break
         if plan.critic:
             record.events.append(("update critic", step))
         if step >= plan.warmup:
@@ -131,6 +133,7 @@ ROLLOUTS: Mapping[str, Callable[..., Any]] = {
     "trainer loop": trainer_loop,
     "trainer loop with a critic": trainer_loop,
     "trainer loop that writes rows": trainer_loop,
+    "trainer loop that is killed": trainer_loop,
 }
 
 
@@ -208,5 +211,6 @@ ROLLOUT_FAULTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "validations of several answers": _changed(logged={}),
     "validations of prompts of one text": _changed(logged={}),
     "prompts after a resume": ("trainer loop", _from_the_beginning),
+    "prompts after a run that was killed": ("trainer loop that is killed", _from_the_beginning),
     "prompts after a resume at the end of an epoch": ("trainer loop", _from_the_beginning),
 }

@@ -66,3 +66,14 @@ class Resumed(NamedTuple):
     """The caller's options of sampling, after the call."""
     released: Sequence[str]
     """Servers at which a request was reported to have ended, in order."""
+
+
+class Prompted(NamedTuple):
+    """A prompt that an agent sent."""
+
+    sent: str
+    """Text that the inference server got."""
+    trained: str
+    """Text of the prompt in the batch, without padding."""
+    size: int
+    """Tokens that the inference server got."""

@@ -37,6 +37,8 @@ class FlowPlan:
     """The policy is trained from this step on."""
     resumed: bool = False
     """Whether it continues from the checkpoint of the run before, in the same folder."""
+    killed_at: int = 0
+    """The step in which the run ends, before the policy is trained."""
     folder: str = ""
 
 

@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 
 from seatrial.relations.contracts.utilities import Batch
+from seatrial.relations.laws.utilities.batches import FORMS
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
@@ -39,6 +40,8 @@ class VerlBatches(KnowsFailures):
     def __init__(self) -> None:
         """Find the class."""
         self.proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
+        if "tensors must not be empty" in _source(self.proto):  # to 0.2
+            self.batch_forms = FORMS[:2]
         self.utilities: Mapping[str, Callable[..., Any]] = {"batch operation": self.operate}
 
     def operate(self, operation: str, batches: Sequence[Batch], *arguments: Any) -> list[Batch]:

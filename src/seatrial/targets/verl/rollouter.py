@@ -88,8 +88,10 @@ class VerlRollouter:
         async def size() -> int:
             return waiting[0]
 
+        lock = asyncio.Lock()
         parts: dict[str, Any] = {
-            "lock": asyncio.Lock(),
+            "lock": lock,
+            "condition": asyncio.Condition(lock),  # in place of the event, before 0.8
             "_resume_event": asyncio.Event(),
             "config": SimpleNamespace(
                 async_training=SimpleNamespace(trigger_parameter_sync_step=plan["steps of a sync"])
@@ -101,7 +103,13 @@ class VerlRollouter:
             "llm_server_manager": SimpleNamespace(
                 get_active_server_count=lambda: 2, get_replicas=lambda: [None] * 2
             ),
-            "message_queue_client": SimpleNamespace(get_statistics=statistics, get_queue_size=size),
+            # The servers of releases without a manager of their own for them.
+            "async_rollout_manager": SimpleNamespace(server_handles=[None] * 2),
+            "message_queue_client": SimpleNamespace(
+                get_statistics=statistics,
+                get_queue_size=size,
+                get_statistics_sync=lambda: {"queue_size": waiting[0]},
+            ),
             "active_tasks": set(),
             "paused": False,
             "_active_count_history": deque(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import io
 import sys
@@ -21,10 +20,12 @@ from seatrial.relations.contracts.loops import Epochs, LoaderPlan
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import find_name, release
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.places import in_float32
+from seatrial.targets.verl.prompts import DATA_SET
+from seatrial.targets.verl.turns import own_settings
 
 SAMPLERS = ("verl.trainer.ppo.utils:create_rl_sampler", "verl.trainer.main_ppo:create_rl_sampler")
 BOUNDARY = "R30.rows/resumed at the end of an epoch, the last rows dropped"
@@ -62,6 +63,9 @@ class VerlRowOrder(KnowsFailures):
             raise ModuleNotFoundError("No module named 'torchdata'", name="torchdata") from error
         unused = [name for name in UNUSED if name != "torchdata"]
         self.trainer_class = import_without("verl.trainer.ppo.ray_trainer", unused).RayPPOTrainer
+        create = inspect.getsource(self.trainer_class._create_dataloader)
+        self._shuffles = "shuffle=True" in create  # to 0.1, whatever the options say
+        self._resumes = "StatefulDataLoader" in inspect.getsource(sys.modules[self.trainer_class.__module__])
         # Before 0.9 it is in the main module, which the command starts.
         self.make_sampler = None
         if "train_sampler" in inspect.signature(self.trainer_class._create_dataloader).parameters:
@@ -75,10 +79,16 @@ class VerlRowOrder(KnowsFailures):
             raise NotServed("order and batches are those of the configuration")
         if not plan.drop_last and plan.num_rows % plan.rows_of_step:
             raise NotServed("the rows that do not fill a batch are dropped, as the code says")
+        if self._shuffles and not plan.shuffle:
+            raise NotServed(f"the trainer of verl {release('verl')} shuffles always, as the code says")
         with in_float32():
+            if self._shuffles:  # with numbers of the process
+                torch.manual_seed(plan.seed)
             trainer = self._trainer(plan)
             steps = plan.first_epoch * len(trainer.train_dataloader) + plan.skip
             if steps:
+                if not self._resumes:
+                    raise NotServed(f"the loader of verl {release('verl')} has no state")
                 state = self._state_after(trainer, steps)
                 trainer = self._trainer(plan)
                 self._resume(trainer, state, steps)
@@ -93,21 +103,23 @@ class VerlRowOrder(KnowsFailures):
         ]
 
     def validated_rows(self, plan: LoaderPlan) -> Sequence[int]:
+        if self._shuffles and plan.shuffle:
+            raise NotServed(f"the trainer of verl {release('verl')} shuffles validations, as the code says")
         with in_float32():
-            loader = self._trainer(plan, num_validated=plan.num_rows).val_dataloader
+            loader = self._trainer(plan, num_validated=plan.num_rows, validated_at_once=4).val_dataloader
             return [row for batch in loader for row in batch["row"].tolist()]
 
-    def _trainer(self, plan: LoaderPlan, num_validated: int = 1) -> Any:
+    def _trainer(self, plan: LoaderPlan, num_validated: int = 1, validated_at_once: int | None = None) -> Any:
         """Return a trainer with its loaders."""
         from omegaconf import OmegaConf
 
-        rows = _Rows({"row": row} for row in range(plan.num_rows))
+        rows = [{"row": row} for row in range(plan.num_rows)]
         trainer = object.__new__(self.trainer_class)
         trainer.config = OmegaConf.create(
             {
                 "data": {
                     "train_batch_size": plan.rows_of_step,
-                    "val_batch_size": None,
+                    "val_batch_size": validated_at_once or num_validated,
                     "dataloader_num_workers": 0,
                     "shuffle": plan.shuffle,
                     "validation_shuffle": False,
@@ -126,7 +138,7 @@ class VerlRowOrder(KnowsFailures):
             }
         )
         if self.make_sampler is None:
-            self._create_of_files(trainer, [rows, _Rows(rows[:num_validated])])
+            self._create_of_files(trainer, [rows, rows[:num_validated]])
             return trainer
         sampler = self.make_sampler(trainer.config.data, rows)
         trainer._create_dataloader(rows, rows[:num_validated], _collate, sampler)
@@ -137,16 +149,18 @@ class VerlRowOrder(KnowsFailures):
         from omegaconf import OmegaConf, open_dict
 
         module, given = sys.modules[self.trainer_class.__module__], iter(data)
+        if not hasattr(module, "RLHFDataset"):  # to 0.1 the function imports them
+            module = sys.modules[find_name("verl", [f"{DATA_SET}:RLHFDataset"]).__module__]
         with open_dict(trainer.config):
             own = {"train_files": [], "val_files": [], "prompt_key": "prompt", "max_prompt_length": 8}
-            own |= {"filter_overlong_prompts": False}
-            trainer.config.data = OmegaConf.merge(trainer.config.data, own)
+            settings = own_settings("ppo_trainer.yaml").get("data", {})
+            trainer.config.data = OmegaConf.merge(settings, trainer.config.data, own)
             trainer.config.actor_rollout_ref = {"actor": {"optim": {}}}
             trainer.config.critic = {"optim": {}}
         trainer.tokenizer = trainer.processor = None
         with (
-            _named(module, "RLHFDataset", lambda *_, **__: next(given)),
-            _named(module, "collate_fn", _collate),
+            mock.patch.object(module, "RLHFDataset", lambda *_, **__: _Rows(next(given))),
+            mock.patch.object(module, "collate_fn", _collate),
             contextlib.redirect_stdout(io.StringIO()),
         ):
             trainer._create_dataloader()
@@ -164,25 +178,18 @@ class VerlRowOrder(KnowsFailures):
         folder = Path(tempfile.mkdtemp(dir=temporary_folder())) / f"global_step_{steps}"
         folder.mkdir()
         torch.save(state, folder / "data.pt")
-        trainer.config.trainer.resume_from_path = str(folder)
-        if "in self.config.trainer.resume_mode" in inspect.getsource(trainer._load_checkpoint):
-            trainer.config.trainer.resume_mode = str(folder)  # which was the path before 0.3
+        by_mode = "in self.config.trainer.resume_mode" in inspect.getsource(trainer._load_checkpoint)
+        option = "resume_mode" if by_mode else "resume_from_path"
+        trainer.config.trainer[option] = str(folder)  # to 0.2 the mode is the path
         trainer.use_critic = False
         trainer.actor_rollout_wg = SimpleNamespace(load_checkpoint=lambda *_, **__: None)
         trainer._load_checkpoint()
 
 
-class _Rows(list[dict[str, int]]):
-    """Rows with the options of a data set, which trainers before 0.3 compare with their own."""
+class _Rows(list[Any]):
+    """Rows of a data set that says what becomes of long prompts, as is asked of it before 0.3."""
 
     truncation = "error"
-    filter_overlong_prompts = False
-
-
-def _named(module: Any, name: str, value: Any) -> Any:
-    """Return a stand-in for what a module imports by a name, at its head or within a function."""
-    at = module if hasattr(module, name) else importlib.import_module("verl.utils.dataset.rl_dataset")
-    return mock.patch.object(at, name, value)
 
 
 def _collate(rows: Sequence[dict[str, int]]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class VerlTarget(CheckoutTrials):
         """Return the adapters by name."""
         from seatrial.targets.verl import (
             actors,
+            agent_prompts,
             agents,
             algorithms,
             asynchronous,
@@ -64,6 +65,7 @@ class VerlTarget(CheckoutTrials):
             schedules,
             scored_episodes,
             scores,
+            separate_loops,
             sequence_parallel,
             small,
             step_metrics,
@@ -90,6 +92,7 @@ class VerlTarget(CheckoutTrials):
         return {
             **algorithms.ADAPTERS,
             **actors.ADAPTERS,
+            **agent_prompts.ADAPTERS,
             **agents.ADAPTERS,
             **asynchronous.ADAPTERS,
             **batches.ADAPTERS,
@@ -129,6 +132,7 @@ class VerlTarget(CheckoutTrials):
             **schedules.ADAPTERS,
             **scored_episodes.ADAPTERS,
             **scores.ADAPTERS,
+            **separate_loops.ADAPTERS,
             **sequence_parallel.ADAPTERS,
             **small.ADAPTERS,
             **step_metrics.ADAPTERS,

@@ -51,6 +51,13 @@ T = 6
 """Width of answers."""
 
 
+LOOPS = ("trainer loop", "trainer loop that is killed")
+
+
+class KilledError(Exception):
+    """A run that ends in the middle of a step."""
+
+
 class VerlTrainerLoop(KnowsFailures):
     """`RayPPOTrainer.fit`, whose parts the adapter puts in the place of what `__init__` and `init_workers` make."""
 
@@ -92,7 +99,7 @@ class VerlTrainerLoop(KnowsFailures):
         self._rewards_itself = "val_reward_fn" in source
         os.environ.setdefault("VERL_FORCE_DEVICE", "cpu")
         self._proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
-        self.utilities: Mapping[str, Callable[..., Any]] = {"trainer loop": self._run}
+        self.utilities: Mapping[str, Callable[..., Any]] = dict.fromkeys(LOOPS, self._run)
         if self._rewards_itself:  # from 0.8 on a critic has rows without padding
             self.utilities = {**self.utilities, "trainer loop with a critic": self._run}
         if "rollout_data_dir" in source:
@@ -107,8 +114,13 @@ class VerlTrainerLoop(KnowsFailures):
             mock.patch("verl.utils.tracking.Tracking", lambda **_: SimpleNamespace(log=logger_of(record))),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
+            contextlib.suppress(KilledError),
         ):
-            trainer.fit()
+            try:
+                trainer.fit()
+            finally:
+                if hasattr(trainer, "_shutdown_dump_executor"):  # files are written meanwhile
+                    trainer._shutdown_dump_executor()
         for step, values in record.logged.items():
             record.logged[step] = self._renamed(plan, step, values)
         read_dumped(plan, record)
@@ -178,6 +190,8 @@ class VerlTrainerLoop(KnowsFailures):
         update = getattr(owner, name)
 
         def recorded(batch: Any) -> Any:
+            if trainer.global_steps == plan.killed_at:
+                raise KilledError(f"in step {plan.killed_at}")
             record.events.append(("update", trainer.global_steps))
             record.trained[trainer.global_steps] = _rows(batch)
             return update(batch)

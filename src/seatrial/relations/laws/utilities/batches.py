@@ -20,6 +20,7 @@ BATCHES: Relation = relation_of(
     "Each operation on a batch gives the rows, the types and the facts about the batch that a loop over rows gives.",
 )
 FORMS = ("tensors and objects", "tensors alone", "objects alone")
+"""Of a batch; an adapter whose batches have fewer names them in `batch_forms`."""
 
 
 def made_batch(case: Numbers, form: str = FORMS[0], num_rows: int = NUM_ROWS, start: int = 0) -> Batch:
@@ -227,7 +228,7 @@ def batches_are_joined(
 ) -> Measure:
     """Compare joined batches of unequal numbers of rows, with metrics as a dictionary, as a list, and none."""
     wrong = []
-    for form in FORMS:
+    for form in getattr(stack, "batch_forms", FORMS):
         for metrics in both:
             batches = [made_batch(case, form, 4), made_batch(case, form, 3, start=40)]
             for batch, own in zip(batches, metrics, strict=True):
@@ -280,7 +281,8 @@ def operation_is_right(
 ) -> Measure:
     """Compare an operation on batches of several forms with its definition."""
     wrong = []
-    for form, own in itertools.product(forms, arguments):
+    own_forms = getattr(stack, "batch_forms", FORMS)
+    for form, own in itertools.product([form for form in forms if form in own_forms], arguments):
         wrong += [f"{form}, {one}" for one in _wrong(stack, operation, [made_batch(case, form)], own)]
     return Measure.count(wrong, "batches that are wrong")
 

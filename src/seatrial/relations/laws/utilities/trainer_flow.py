@@ -32,6 +32,7 @@ FLOW = relation_of(
 TOLERANCE = 1e-5
 """float32, of numbers up to ten."""
 WITH_CRITIC, WRITES = "trainer loop with a critic", "trainer loop that writes rows"
+KILLED = "trainer loop that is killed"
 PLANS = (
     FlowPlan(steps=2),
     FlowPlan(steps=2, balanced=True),
@@ -51,6 +52,11 @@ def _due_rewards(row: FlowRow, plan: FlowPlan) -> list[float]:
     scores = [0.0] * (len(row.answer_ids) - 1) + [score_of(row.prompt, row.copy, row.step)]
     kl = [logprob_of(token) - logprob_of(token, reference=True) for token in row.answer_ids]
     return [score - plan.kl_in_reward * one for score, one in zip(scores, kl, strict=True)]
+
+
+def _sampled_at(stack: Any, step: int) -> int:
+    """Return the step during which the answers of a step are sampled; `samples_ahead` says how far before it."""
+    return max(1, step - int(getattr(stack, "samples_ahead", 0)))
 
 
 def _wrong_row(row: FlowRow, step: int, plan: FlowPlan, group: Sequence[FlowRow]) -> list[str]:
@@ -110,7 +116,9 @@ def rows_are_kept_together(stack: Any, case: Numbers) -> Measure:
                         f"{plan}, step {step}: a group of {[(row.prompt, row.copy) for row in group]}"
                     )
                 else:
-                    wrong += [one for row in group for one in _wrong_row(row, step, plan, group)]
+                    wrong += [
+                        one for row in group for one in _wrong_row(row, _sampled_at(stack, step), plan, group)
+                    ]
     return Measure.count(wrong, "faults of rows that train")
 
 
@@ -174,10 +182,20 @@ def each_step_happens_in_order(stack: Any, case: Numbers) -> Measure:
             # The generator has the policy's own weights, and older loops validate before they save.
             place = {"generate": 0, "update": 1, "validate": 2, "save": 3}
             due = sorted((one for one in due if one[0] != "sync"), key=lambda one: (one[1], place[one[0]]))
-        # Weights that did not change may be sent and saved or not.
-        given = [
-            one for one in record.events if one[0] not in ("sync", "save") or not 0 < one[1] < plan.warmup
-        ]
+        ahead, own = getattr(stack, "samples_ahead", 0), getattr(stack, "order_of_step", None)
+        if own:
+            due = sorted(due, key=lambda one: (one[1], own.index(one[0])))
+        if ahead:  # a step samples for the next one, and the last step for none
+            due = [due[0], ("generate", 1), *(one for one in due[1:] if one != ("generate", plan.steps))]
+        # Weights that did not change may be sent and saved or not, also the first ones to where they are known.
+        given, due = (
+            [
+                one
+                for one in events
+                if one[0] not in ("sync", "save") or not int(not ahead) <= one[1] < plan.warmup
+            ]
+            for events in (record.events, due)
+        )
         if given != due:
             wrong.append(f"{plan}: {given}, {due} is right")
     return Measure.count(wrong, "runs in another order")
@@ -193,7 +211,7 @@ def written_rows_are_those_that_train(stack: Any, case: Numbers) -> Measure:
     record, wrong = _run(stack, FlowPlan(steps=2, balanced=True), WRITES), []
     for step, rows in record.trained.items():
         due = sorted(
-            (_text(prompt_ids(row.prompt)), _text(row.answer_ids), score_of(row.prompt, row.copy, step))
+            (_text(prompt_ids(row.prompt)), _text(row.answer_ids), score_of(row.prompt, row.copy, row.step))
             for row in rows
         )
         given = sorted(record.dumped.get(step, []))
@@ -218,14 +236,25 @@ def _text(ids: Sequence[int]) -> str:
     excluded=without("trainer loop"),
     stops=(3, 6),
 )
-def a_resumed_run_goes_on(stack: Any, case: Numbers, stops: Sequence[int]) -> Measure:
-    """Compare the prompts of each step of a run that is stopped and resumed with those of one that is not."""
+@FLOW.law(
+    "prompts after a run that was killed",
+    "prompts that were read ahead of the checkpoint and are left out",
+    excluded=without(KILLED),
+    stops=(1, 5),
+    killed=True,
+)
+def a_resumed_run_goes_on(stack: Any, case: Numbers, stops: Sequence[int], killed: bool = False) -> Measure:
+    """Compare the prompts of each step of a run that is stopped and resumed with those of one that is not.
+
+    A run is stopped at its own last step, or killed in the step after its checkpoint.
+    """
+    name = KILLED if killed else "trainer loop"
     whole, wrong = _run(stack, FlowPlan(steps=8)), []
     for stop in stops:
         with tempfile.TemporaryDirectory() as folder:
             plan = FlowPlan(steps=stop, save_every=1, folder=folder)
-            stack.utilities["trainer loop"](plan)
-            record = stack.utilities["trainer loop"](replace(plan, steps=8, resumed=True))
+            stack.utilities[name](replace(plan, steps=8, killed_at=stop + 1) if killed else plan)
+            record = stack.utilities[name](replace(plan, steps=8, resumed=True))
         for step in range(stop + 1, 9):
             due = sorted({row.prompt for row in whole.trained[step]})
             given = sorted({row.prompt for row in record.trained.get(step, [])})
@@ -246,7 +275,7 @@ def metrics_are_of_the_step(stack: Any, case: Numbers) -> Measure:
     plan = FlowPlan(steps=2, validate_every=1, balanced=True)
     record, wrong = _run(stack, plan), []
     for step, rows in record.trained.items():
-        scores = [score_of(row.prompt, row.copy, step) for row in rows]
+        scores = [score_of(row.prompt, row.copy, row.step) for row in rows]
         due = {
             "critic/score/mean": math.fsum(scores) / len(scores),
             "critic/score/max": max(scores),
