@@ -48,6 +48,8 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     setup = _with_own_best(setup, trainer_class)
     setup = _with_shorter_prompts(setup, trainer_class, defaults)
+    if setup.form == "own" and not code_has('"tools"', trainer_class):
+        setup = replace(setup, gives_tools=False)
     if missing := sorted(set(setup.options) - set(defaults)):
         raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
     if setup.samples and "reward_funcs" not in signature(trainer_class).parameters:
