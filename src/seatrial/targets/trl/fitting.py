@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import Enum
-from inspect import signature
+from inspect import getdoc, signature
 from typing import Any, Literal
 
+from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.trl.fused import with_liger
@@ -48,6 +50,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     setup = _with_own_best(setup, trainer_class)
     setup = _with_shorter_prompts(setup, trainer_class, defaults)
+    setup = _with_own_divergence(setup, trainer_class, config_class)
     if setup.form == "own" and not code_has('"tools"', trainer_class):
         setup = replace(setup, gives_tools=False)
     if missing := sorted(set(setup.options) - set(defaults)):
@@ -118,6 +121,34 @@ def _with_own_best(setup: Setup, trainer_class: type) -> Setup:
     )
 
 
+def _with_own_divergence(setup: Setup, trainer_class: type, config_class: type) -> Setup:
+    """Return a setup of DPO whose options mean what releases before 0.29 document.
+
+    The derivative of their alpha divergence is (1 - u^-alpha) / alpha, their `sigmoid` has the label smoothing of cDPO,
+    their DiscoPOP is one of log-ratios whatever the divergence, and their IPO logs log-probabilities per token.
+    """
+    objective = setup.objective
+    if setup.trainer != "DPO" or not isinstance(objective, ObjectiveSpec):
+        return setup
+    if code_has("ALPHA_DIVERGENCE_COEF_DEFAULT", trainer_class):
+        objective = replace(objective, alpha=1 - objective.alpha)
+        if objective.form == "discopop":
+            setup = replace(
+                setup, options={name: one for name, one in setup.options.items() if not name.startswith("f_")}
+            )
+            objective = replace(objective, divergence="reverse_kl")
+    if objective.label_smoothing and "cDPO" in str(getdoc(config_class)):
+        own = {"sigmoid": "conservative"}
+        mixture = tuple((own.get(form, form), weight) for form, weight in objective.mixture)
+        objective = replace(objective, form=own.get(objective.form, objective.form), mixture=mixture)
+    if objective.form == "ipo" and code_has("all_logps = all_logps / loss_mask.sum(-1)", trainer_class):
+        scalars = {
+            name: one for name, one in setup.scalars.items() if not name.startswith(("logps/", "rewards/"))
+        }
+        setup = replace(setup, scalars=scalars)
+    return replace(setup, objective=objective)
+
+
 def _with_shorter_prompts(setup: Setup, trainer_class: type, defaults: Mapping[str, Any]) -> Setup:
     """Return a setup whose limit of prompts is below that of rows, where the release refuses another."""
     longest, own = setup.options.get("max_length"), defaults.get("max_prompt_length")
@@ -140,7 +171,7 @@ def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the fields of a configuration take them.
 
     A list of one value may be given as the value, a value as a list of one, and a text as the member of an enumeration
-    with that value.
+    with that value, unless the option is documented as a text.
 
     Raises:
         Gone: a field takes no such value, such as a text where an older release has a switch.
@@ -156,6 +187,8 @@ def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fitted(config_class: type, name: str, value: Any, kind: Any) -> Any:
+    if isinstance(value, str) and re.search(rf"\b{name} \([^)]*`str`", str(getdoc(config_class))):
+        return value
     forms = [value, [value]]
     if isinstance(value, list) and len(value) == 1 and value[0] is not None:
         forms.append(value[0])

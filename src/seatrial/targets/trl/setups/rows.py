@@ -26,11 +26,6 @@ from seatrial.targets.trl.tables import METRIC
 Fields = Mapping[str, Any]
 LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
 """Of rows whose first token is trained on."""
-TWO_ENDS = KnownFailure(
-    "a second end token follows the answers of conversations (trl-4908)",
-    finding="TRL: a second end token of DPO, before 0.28",
-    releases=before("trl", "0.28"),
-).of(*LABELS.laws)
 BEGUN: Fields = {"begins": True}
 OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
@@ -84,7 +79,7 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
         "orpo": {**BEGUN, "known_failures": (LIKELIHOOD_LOGGED,)},
     },
     "unended": dict.fromkeys(("sft", "reward"), UNENDED),
-    "joined": {"dpo": {**JOINED, "known_failures": (TWO_ENDS,)}, "cpo": JOINED},
+    "joined": dict.fromkeys(("dpo", "cpo"), JOINED),
     "marked": dict.fromkeys(("sft", "dpo", "kto"), MARKED),
     "formatted": {"sft-texts": {"formats": True}},
     "margins": {"reward": {"margins": True}},
