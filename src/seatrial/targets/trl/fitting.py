@@ -16,6 +16,7 @@ from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.trl.fused import with_liger
 from seatrial.targets.trl.named import (
+    answers_tools,
     averages_tokens,
     code_has,
     reads_labels,
@@ -29,6 +30,8 @@ from seatrial.targets.trl.shedding import shed
 
 BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
 """Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
+CUTS_ANSWERS = 'max_length - kwargs["max_prompt_length"]'
+"""Words in the code of KTO before 0.27, which cuts a prompt to its own limit and an answer to what that leaves."""
 OF_THE_BEST = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
 MEANS = ("dapo", "bnpo", "grpo")
 """Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
@@ -72,12 +75,23 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         (setup.begins, BEGINNING, "first token of texts that its tokenizer adds"),
         (setup.awaits_rewards, ("async",), "reward functions that it awaits"),
         (setup.margins, ("margin",), "margins of pairs"),
+        (
+            setup.adds_head,
+            ("model: Union[str", 'model: "str', "model: str"),
+            "model that is given as a folder",
+        ),
+        (setup.trainer == "Reward" and not setup.spells_end, ("add_eos",), "end token that it adds"),
         (setup.second_end, ("eos_token_ids",), "second end token"),
         (setup.tools == "environments", ("_multi_environment",), "environments of several kinds"),
         (setup.logs_rows, ('"log_extra"',), "columns that reward functions add to its tables"),
     ):
         if wanted and not any(code_has(word, trainer_class) for word in words):
             raise Gone(f"{what} has no {lacking}")
+    longest = getattr(setup.objective, "max_length", None)
+    if longest is not None and code_has(CUTS_ANSWERS, trainer_class):
+        raise Gone(f"{what} cuts prompts and answers by rules of their own")
+    if setup.form == "called" and setup.samples and not answers_tools():
+        raise Gone(f"{what} takes no prompts that end with the result of a tool")
     if setup.unscored and not takes_no_reward(trainer_class):
         raise Gone(f"reward functions of trl {release('trl')} return a number for each completion")
     if setup.data == "ids" and not reads_labels(trainer_class):

@@ -13,8 +13,7 @@ from typing import Any
 
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import EntropyControl, Scalar
-from seatrial.targets.common.known import KnownFailure, before, between
-from seatrial.targets.trl.former import FIRST_LABELS
+from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.trl.named import code_has
 from seatrial.targets.trl.setup import ENTROPY, SLICES, Setup
 from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
@@ -24,8 +23,6 @@ from seatrial.targets.trl.setups.supervised import ALL, sft
 from seatrial.targets.trl.tables import METRIC
 
 Fields = Mapping[str, Any]
-LABELS = replace(FIRST_LABELS, releases=between("transformers", "4.46", "5"))
-"""Of rows whose first token is trained on."""
 BEGUN: Fields = {"begins": True}
 OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
@@ -84,12 +81,10 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
     "formatted": {"sft-texts": {"formats": True}},
     "margins": {"reward": {"margins": True}},
     "own": {
-        **dict.fromkeys(("sft", "dpo", "kto", "reward"), OWN),
-        "sft-messages": {**OWN, "known_failures": (LABELS,)},
+        **dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward"), OWN),
     },
     "called": {
-        **dict.fromkeys(("sft", "dpo", "kto", "reward"), CALLED),
-        "sft-messages": {**CALLED, "known_failures": (LABELS,)},
+        **dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward"), CALLED),
     },
     "several": dict.fromkeys(("sft", "sft-messages", "dpo", "kto", "reward", "cpo"), SEVERAL),
 }

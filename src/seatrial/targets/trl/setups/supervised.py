@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.relations.cases.examples import ObjectiveSpec
-from seatrial.targets.trl.former import FIRST_LABELS
 from seatrial.targets.trl.setup import (
     EVALUATION_LOSS,
     EXPERTS,
@@ -29,7 +28,7 @@ def sft(options: Mapping[str, Any], **more: Any) -> Setup:
         "scalars": SFT_SCALARS,
         "spells_end": True,
         **more,
-        "known_failures": (*more.get("known_failures", (NUM_TOKENS,)), FIRST_LABELS),
+        "known_failures": more.get("known_failures", (NUM_TOKENS,)),
     }
     return Setup(trainer="SFT", objective=objective, options={"max_length": 64, **options}, **given)
 
