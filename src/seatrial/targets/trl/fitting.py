@@ -32,6 +32,7 @@ BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
 """Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
 CUTS_ANSWERS = 'max_length - kwargs["max_prompt_length"]'
 """Words in the code of KTO before 0.27, which cuts a prompt to its own limit and an answer to what that leaves."""
+COUNTED = "include_num_input_tokens_seen"
 OF_THE_BEST = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
 MEANS = ("dapo", "bnpo", "grpo")
 """Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
@@ -52,6 +53,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     setup = shed(setup, (trainer_class, config_class), defaults)
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     setup = _with_own_best(setup, trainer_class)
+    setup = _with_own_count(setup, config_class)
     setup = _with_shorter_prompts(setup, trainer_class, defaults)
     setup = _with_own_divergence(setup, trainer_class, config_class)
     if setup.form == "own" and not code_has('"tools"', trainer_class):
@@ -173,6 +175,24 @@ def _with_shorter_prompts(setup: Setup, trainer_class: type, defaults: Mapping[s
     return replace(setup, options={**setup.options, "max_prompt_length": longest - 1})
 
 
+def _with_own_count(setup: Setup, config_class: type) -> Setup:
+    """Return a setup without a count of the tokens that are no padding, where Transformers has only one of all."""
+    value, kind = setup.options.get(COUNTED), _kinds(config_class).get(COUNTED)
+    if value is None or kind is None or admits(kind, value):
+        return setup
+    options = {name: one for name, one in setup.options.items() if name != COUNTED}
+    scalars = {name: one for name, one in setup.scalars.items() if name != "num_input_tokens_seen"}
+    return replace(setup, options=options, scalars=scalars)
+
+
+def _kinds(config_class: type) -> Mapping[str, Any]:
+    """Return the types of a configuration's fields; none where one is imported for type checkers alone."""
+    try:
+        return typing.get_type_hints(config_class)
+    except NameError:
+        return {}
+
+
 def _on_whole_texts(setup: Setup) -> Setup:
     """Return a setup of SFT before 0.16, with its name of the length; it takes no prompts apart from completions."""
     options = dict(setup.options)
@@ -190,10 +210,7 @@ def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         Gone: a field takes no such value, such as a text where an older release has a switch.
     """
-    try:
-        kinds = typing.get_type_hints(config_class)
-    except NameError:  # a type that is imported for type checkers alone: nothing is known of the fields
-        return dict(options)
+    kinds = _kinds(config_class)
     return {
         name: _fitted(config_class, name, value, kinds[name]) if name in kinds else value
         for name, value in options.items()
