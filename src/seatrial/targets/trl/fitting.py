@@ -82,7 +82,11 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
             ("model: Union[str", 'model: "str', "model: str"),
             "model that is given as a folder",
         ),
-        (setup.trainer == "Reward" and not setup.spells_end, ("add_eos",), "end token that it adds"),
+        (
+            setup.trainer == "Reward" and setup.form == "text" and not setup.spells_end,
+            ("add_eos",),
+            "end token that it adds",
+        ),
         (setup.second_end, ("eos_token_ids",), "second end token"),
         (setup.tools == "environments", ("_multi_environment",), "environments of several kinds"),
         (setup.logs_rows, ('"log_extra"',), "columns that reward functions add to its tables"),
