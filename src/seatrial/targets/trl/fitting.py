@@ -145,7 +145,7 @@ def _with_own_divergence(setup: Setup, trainer_class: type, config_class: type) 
     """Return a setup of DPO whose options mean what releases before 0.29 document.
 
     The derivative of their alpha divergence is (1 - u^-alpha) / alpha, their `sigmoid` has the label smoothing of cDPO,
-    their DiscoPOP is one of log-ratios whatever the divergence, and their IPO logs log-probabilities per token.
+    their DiscoPOP is one of log-ratios with any divergence, and their IPO logs log-probabilities per token.
     """
     objective = setup.objective
     if setup.trainer != "DPO" or not isinstance(objective, ObjectiveSpec):
