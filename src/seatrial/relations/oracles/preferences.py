@@ -109,6 +109,12 @@ def _of_rewards(
     return _each(lambda pair, spec: loss(spec.beta * pair.ratios[0], spec.beta * pair.ratios[1]))
 
 
+def _conservative(margin: Tensor, spec: ObjectiveSpec) -> Tensor:
+    """Mitchell 2023, cDPO: labels are wrong with a probability."""
+    flip = spec.label_smoothing
+    return -(1 - flip) * logsigmoid(spec.beta * margin) - flip * logsigmoid(-spec.beta * margin)
+
+
 def _robust(margin: Tensor, spec: ObjectiveSpec) -> Tensor:
     """Chowdhury et al. 2024, equation 8."""
     flip = spec.label_smoothing
@@ -167,6 +173,7 @@ def _likelihood(pairs: Sequence[Pair], spec: ObjectiveSpec) -> list[Tensor]:
 
 FORMS: Mapping[str, Callable[[Sequence[Pair], ObjectiveSpec], Sequence[Tensor]]] = {
     "sigmoid": _of_margin(lambda margin, spec: -logsigmoid(spec.beta * margin)),
+    "conservative": _of_margin(_conservative),
     "hinge": _of_margin(lambda margin, spec: torch.relu(1 - spec.beta * margin)),
     "ipo": _of_margin(lambda margin, spec: (margin - 1 / (2 * spec.beta)) ** 2),
     "robust": _of_margin(_robust),

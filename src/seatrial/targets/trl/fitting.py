@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from enum import Enum
-from inspect import signature
+from inspect import getdoc, signature
 from typing import Any, Literal
 
+from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import RolloutSpec
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.trl.fused import with_liger
 from seatrial.targets.trl.named import (
+    answers_tools,
     averages_tokens,
     code_has,
     reads_labels,
@@ -27,6 +30,9 @@ from seatrial.targets.trl.shedding import shed
 
 BEGINNING = ("_tokenize(", "_tokenize_prompts(", "add_bos_token_if_needed")
 """Words in the code of trainers that leave the first token of a text to the tokenizer, or add it themselves."""
+CUTS_ANSWERS = 'max_length - kwargs["max_prompt_length"]'
+"""Words in the code of KTO before 0.27, which cuts a prompt to its own limit and an answer to what that leaves."""
+COUNTED = "include_num_input_tokens_seen"
 OF_THE_BEST = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
 MEANS = ("dapo", "bnpo", "grpo")
 """Loss types that differ in their divisor alone: that of a release without the option has one of its own."""
@@ -47,7 +53,11 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     setup = shed(setup, (trainer_class, config_class), defaults)
     setup = _with_own_mean(setup, (trainer_class, config_class), frozenset(defaults))
     setup = _with_own_best(setup, trainer_class)
+    setup = _with_own_count(setup, config_class)
     setup = _with_shorter_prompts(setup, trainer_class, defaults)
+    setup = _with_own_divergence(setup, trainer_class, config_class)
+    if setup.form == "own" and not code_has('"tools"', trainer_class):
+        setup = replace(setup, gives_tools=False)
     if missing := sorted(set(setup.options) - set(defaults)):
         raise Gone(f"{config_class.__name__} of trl {release('trl')} has no {', '.join(missing)}")
     if setup.samples and "reward_funcs" not in signature(trainer_class).parameters:
@@ -67,12 +77,27 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
         (setup.begins, BEGINNING, "first token of texts that its tokenizer adds"),
         (setup.awaits_rewards, ("async",), "reward functions that it awaits"),
         (setup.margins, ("margin",), "margins of pairs"),
+        (
+            setup.adds_head,
+            ("model: Union[str", 'model: "str', "model: str"),
+            "model that is given as a folder",
+        ),
+        (
+            setup.trainer == "Reward" and setup.form == "text" and not setup.spells_end,
+            ("add_eos",),
+            "end token that it adds",
+        ),
         (setup.second_end, ("eos_token_ids",), "second end token"),
         (setup.tools == "environments", ("_multi_environment",), "environments of several kinds"),
         (setup.logs_rows, ('"log_extra"',), "columns that reward functions add to its tables"),
     ):
         if wanted and not any(code_has(word, trainer_class) for word in words):
             raise Gone(f"{what} has no {lacking}")
+    longest = getattr(setup.objective, "max_length", None)
+    if longest is not None and code_has(CUTS_ANSWERS, trainer_class):
+        raise Gone(f"{what} cuts prompts and answers by rules of their own")
+    if setup.form == "called" and setup.samples and not answers_tools():
+        raise Gone(f"{what} takes no prompts that end with the result of a tool")
     if setup.unscored and not takes_no_reward(trainer_class):
         raise Gone(f"reward functions of trl {release('trl')} return a number for each completion")
     if setup.data == "ids" and not reads_labels(trainer_class):
@@ -116,6 +141,34 @@ def _with_own_best(setup: Setup, trainer_class: type) -> Setup:
     )
 
 
+def _with_own_divergence(setup: Setup, trainer_class: type, config_class: type) -> Setup:
+    """Return a setup of DPO whose options mean what releases before 0.29 document.
+
+    The derivative of their alpha divergence is (1 - u^-alpha) / alpha, their `sigmoid` has the label smoothing of cDPO,
+    their DiscoPOP is one of log-ratios with any divergence, and their IPO logs log-probabilities per token.
+    """
+    objective = setup.objective
+    if setup.trainer != "DPO" or not isinstance(objective, ObjectiveSpec):
+        return setup
+    if code_has("ALPHA_DIVERGENCE_COEF_DEFAULT", trainer_class):
+        objective = replace(objective, alpha=1 - objective.alpha)
+        if objective.form == "discopop":
+            setup = replace(
+                setup, options={name: one for name, one in setup.options.items() if not name.startswith("f_")}
+            )
+            objective = replace(objective, divergence="reverse_kl")
+    if objective.label_smoothing and "cDPO" in str(getdoc(config_class)):
+        own = {"sigmoid": "conservative"}
+        mixture = tuple((own.get(form, form), weight) for form, weight in objective.mixture)
+        objective = replace(objective, form=own.get(objective.form, objective.form), mixture=mixture)
+    if objective.form == "ipo" and code_has("all_logps = all_logps / loss_mask.sum(-1)", trainer_class):
+        scalars = {
+            name: one for name, one in setup.scalars.items() if not name.startswith(("logps/", "rewards/"))
+        }
+        setup = replace(setup, scalars=scalars)
+    return replace(setup, objective=objective)
+
+
 def _with_shorter_prompts(setup: Setup, trainer_class: type, defaults: Mapping[str, Any]) -> Setup:
     """Return a setup whose limit of prompts is below that of rows, where the release refuses another."""
     longest, own = setup.options.get("max_length"), defaults.get("max_prompt_length")
@@ -124,6 +177,24 @@ def _with_shorter_prompts(setup: Setup, trainer_class: type, defaults: Mapping[s
     if not code_has("should be strictly less than max_length", trainer_class):
         return setup
     return replace(setup, options={**setup.options, "max_prompt_length": longest - 1})
+
+
+def _with_own_count(setup: Setup, config_class: type) -> Setup:
+    """Return a setup without a count of the tokens that are no padding, where Transformers has only one of all."""
+    value, kind = setup.options.get(COUNTED), _kinds(config_class).get(COUNTED)
+    if value is None or kind is None or admits(kind, value):
+        return setup
+    options = {name: one for name, one in setup.options.items() if name != COUNTED}
+    scalars = {name: one for name, one in setup.scalars.items() if name != "num_input_tokens_seen"}
+    return replace(setup, options=options, scalars=scalars)
+
+
+def _kinds(config_class: type) -> Mapping[str, Any]:
+    """Return the types of a configuration's fields; none where one is imported for type checkers alone."""
+    try:
+        return typing.get_type_hints(config_class)
+    except NameError:
+        return {}
 
 
 def _on_whole_texts(setup: Setup) -> Setup:
@@ -138,15 +209,12 @@ def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the fields of a configuration take them.
 
     A list of one value may be given as the value, a value as a list of one, and a text as the member of an enumeration
-    with that value.
+    with that value, unless the option is documented as a text.
 
     Raises:
         Gone: a field takes no such value, such as a text where an older release has a switch.
     """
-    try:
-        kinds = typing.get_type_hints(config_class)
-    except NameError:  # a type that is imported for type checkers alone: nothing is known of the fields
-        return dict(options)
+    kinds = _kinds(config_class)
     return {
         name: _fitted(config_class, name, value, kinds[name]) if name in kinds else value
         for name, value in options.items()
@@ -154,6 +222,8 @@ def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fitted(config_class: type, name: str, value: Any, kind: Any) -> Any:
+    if isinstance(value, str) and re.search(rf"\b{name} \([^)]*`str`", str(getdoc(config_class))):
+        return value
     forms = [value, [value]]
     if isinstance(value, list) and len(value) == 1 and value[0] is not None:
         forms.append(value[0])

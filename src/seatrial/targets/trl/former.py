@@ -9,7 +9,10 @@ from typing import Any
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.trl.named import sources
 
-OF_PROCESSES = re.compile(r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)")
+OF_PROCESSES = re.compile(
+    r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)"
+    r"|gather_for_metrics\(model_output\[\"mean_chosen_logits\"\]\)"
+)
 """Code that averages one mean over tokens of each process."""
 SEEDED = re.compile(r"set_seed\(args\.seed\)")
 """Code that sets the seed before it makes what begins with random numbers."""
@@ -34,6 +37,11 @@ def draws_before_the_seed(adapter: Any) -> bool:
     """Return whether a trainer makes adapters, or a head, before it sets the seed of its run."""
     makes = adapter.setup.lora == "made"
     return makes and not any(SEEDED.search(source) for source in sources([adapter.trainer_class]))
+
+
+def compares_conversations(adapter: Any) -> bool:
+    """Return whether a run is one of DPO on conversations."""
+    return bool(adapter.setup.trainer == "DPO" and adapter.setup.form != "text")
 
 
 def averages_processes(adapter: Any) -> bool:
@@ -65,8 +73,14 @@ FIRST_LABELS = KnownFailure(
 )
 """Of rows whose first token trains: also an answer without a prompt."""
 _OF_OTHER_ROWS = ("R12.whole", "R13.whole/gradient, after a resume", "R15.whole", "R22.whole", "R23.whole")
+TWO_ENDS = KnownFailure(
+    "a second end token follows the answers of conversations (trl-4908)",
+    finding="TRL: a second end token of DPO, before 0.28",
+    releases=lambda adapter: compares_conversations(adapter) and before("trl", "0.28")(adapter),
+).of(*FIRST_LABELS.laws, "R22.whole/scalars, two micro-batches a step")
 OF_EVERY_TRAINER = (
     FIRST_LABELS,
+    TWO_ENDS,
     KnownFailure(
         "a chosen answer loses what it begins with and the rejected one does not (trl-6433)",
         finding=ROWS,
@@ -85,7 +99,7 @@ OF_EVERY_TRAINER = (
         "R26.whole/first weights", "R26.whole/rows and last weights", "R26.whole/new tensors of another seed"
     ),
     KnownFailure(
-        "kl of a step is the mean of the means of its processes, which have different numbers of tokens",
+        "kl, or logits of a step, are the mean of the means of its processes, which have different numbers of tokens",
         finding="TRL: means of means in the log",
         releases=averages_processes,
     ).of("R22.whole/means of a step are over the rows of both processes"),

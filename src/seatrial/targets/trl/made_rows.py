@@ -159,9 +159,9 @@ class MadeRows:
         """Return the prompt of a row as the template writes it."""
         form = self.setup.form
         if form == "own":
-            return f"{'(probe)' * _has_tools(number)}[{'^' * _shouts(number)}{text}]"
+            return f"{'(probe)' * self._has_tools(number)}[{'^' * _shouts(number)}{text}]"
         if form == "called":
-            has_tools = _has_tools(number) and not self.setup.samples
+            has_tools = self._has_tools(number) and not self.setup.samples
             return f"{'(probe)' * has_tools}[{text}]{made.text_of_a_call(number)}[{made.FOUND}]"
         if form == "text":
             return text
@@ -204,13 +204,16 @@ class MadeRows:
         if self.setup.margins:
             return {"margin": _margin(number)}
         if self.setup.form == "called":
-            return {"tools": json.dumps([made.PROBE]) if _has_tools(number) else None}
+            return {"tools": json.dumps([made.PROBE]) if self._has_tools(number) else None}
         if self.setup.form != "own":
             return {}
-        return {
-            "tools": [made.PROBE] if _has_tools(number) else None,
-            "chat_template_kwargs": {"shouts": _shouts(number)},
-        }
+        own: dict[str, Any] = {"chat_template_kwargs": {"shouts": _shouts(number)}}
+        if self.setup.gives_tools:
+            own["tools"] = [made.PROBE] if self._has_tools(number) else None
+        return own
+
+    def _has_tools(self, number: int) -> bool:
+        return self.setup.gives_tools and number % 2 == 0
 
     def _row(self, number: int) -> dict[str, Any]:
         texts, data = self._texts[number], self.setup.data
@@ -261,8 +264,11 @@ class MadeRows:
             return []
         if self.setup.samples:
             return self._sampled_numbers(inputs, rollouts) if "completion_ids" in inputs else []
-        names = [name for name in inputs if is_ids(name) and not name.upper().startswith("KL")]
-        ids = [int(token) for token in inputs[names[0]].flatten().tolist()] if names else []
+        parts = [
+            value for name, value in inputs.items() if is_ids(name) and not name.upper().startswith("KL")
+        ]
+        rows = zip(*(part for part in parts if len(part) == len(parts[0])), strict=True)
+        ids = [int(token) for row in rows for part in row for token in part.flatten().tolist()]
         return list(dict.fromkeys(self._numbers[token] for token in ids if token in self._numbers))
 
     def _sampled_numbers(self, inputs: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -394,7 +400,3 @@ def _shouts(number: int) -> bool:
 
 def _margin(number: int) -> float:
     return number % 5 / 2
-
-
-def _has_tools(number: int) -> bool:
-    return number % 2 == 0

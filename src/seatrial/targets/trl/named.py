@@ -90,6 +90,11 @@ def reads_labels(trainer_class: type) -> bool:
     return any(code_has(f"example{read}", trainer_class) for read in ('["labels"]', '.get("labels"'))
 
 
+def answers_tools() -> bool:
+    """Return whether a prompt may end with the result of a tool: releases before 0.26 refuse its role."""
+    return "Invalid role" not in (own := _source("trl.data_utils")) or '"user", "tool"' in own
+
+
 def averages_tokens(trainer_class: type) -> bool:
     """Return whether GRPO divides by the tokens of several rows; releases before 0.16 average each row first."""
     return not code_has("completion_mask.sum(dim=1)).mean()", trainer_class)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.trl.named import code_has
 
 
 def is_one_of_several() -> bool:
@@ -25,18 +26,28 @@ def shared_folder() -> str:
     return shared[0]
 
 
-def made_dataset(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a data set of these rows; in several processes one on disk.
+def made_dataset(rows: Sequence[Mapping[str, Any]], trainer_class: type) -> Any:
+    """Return a data set of these rows: one in memory, or one on disk where the trainer needs that.
 
-    TRL passes what it precomputes from one process to the others through the folder of the data set.
+    TRL passes what it precomputes from one process to the others through the folder of the data set. Releases before
+    1.10 read it from there in one process too, and end with FileNotFoundError where the data set has no folder.
     """
     from datasets import Dataset, load_from_disk
 
     made = Dataset.from_list(list(rows))
-    if not is_one_of_several():
+    several = is_one_of_several()
+    if not several and not _reads_precomputed_file(trainer_class):
         return made
     folder = shared_folder()
-    if torch.distributed.get_rank() == 0:
+    if not several or torch.distributed.get_rank() == 0:
         made.save_to_disk(folder)
-    torch.distributed.barrier()
+    if several:
+        torch.distributed.barrier()
     return load_from_disk(folder)
+
+
+def _reads_precomputed_file(trainer_class: type) -> bool:
+    """Return whether a trainer reads a file of references whose place it has not given to what writes it."""
+    return code_has("Dataset.from_file(cache_file)", trainer_class) and not code_has(
+        "cache_file_name=cache_file", trainer_class
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -44,6 +44,8 @@ class GRPO(KnowsFailures, TinyCausalModel):
         self.trainer_class, self.config_class = find_trainer(self.algorithm)
         self.options = {item.name: item for item in fields(self.config_class)}
         self.loss_type = self._loss_type()
+        if not self.has_token_mean:
+            self.window_spec = replace(self.window_spec, reduction="sequence")
 
     def window_step(self, case: WindowCase, num_micro_batches: int) -> StepResult:
         from datasets import Dataset

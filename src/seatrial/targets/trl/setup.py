@@ -54,6 +54,8 @@ class Setup:
     padding_side: str = "left"
     spells_end: bool = False
     """Whether texts of the data set spell their end token; otherwise the trainer adds it."""
+    gives_tools: bool = True
+    """Whether rows of the form `own` have tools, in addition to options of the template."""
     joins_prompt: bool = False
     """Whether pairs are whole texts."""
     margins: bool = False

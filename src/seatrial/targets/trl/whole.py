@@ -211,11 +211,14 @@ class Whole(KnowsFailures, TinyCausalModel):
         return self.trainer_class(
             model=model,
             args=self._arguments(plan, folder),
-            train_dataset=made_dataset(self.rows.data(plan.num_examples)),
-            **({"eval_dataset": made_dataset(self.rows.held_out_data())} if self._evaluates(plan) else {}),
+            train_dataset=made_dataset(self.rows.data(plan.num_examples), self.trainer_class),
+            **({"eval_dataset": self._held_out_set()} if self._evaluates(plan) else {}),
             **given_tokenizer(self.trainer_class, self.rows.tokenizer()),
             **more,
         )
+
+    def _held_out_set(self) -> Any:
+        return made_dataset(self.rows.held_out_data(), self.trainer_class)
 
     def _evaluates(self, plan: TrainerPlan) -> bool:
         options = self.setup.options

@@ -197,11 +197,15 @@ def each_scalar_is_logged(stack: Any, case: TrainerPlan) -> Measure:
     return Measure.count(wrong, "scalars that are not logged")
 
 
-def judged_scalars(stack: Any, record: TrainerRecord) -> dict[str, Scalar]:
-    """Return the definitions of the scalars that the release has: those that its code names, or that it logs."""
+def judged_scalars(stack: Any, record: TrainerRecord, *, of_steps: bool = True) -> dict[str, Scalar]:
+    """Return the definitions of the scalars that the release has: those that its code names, or that it logs.
+
+    An evaluation may log what steps do not: old reward models have an accuracy there alone.
+    """
     spec = stack.trainer_spec
     logged = {name for step in record.steps for name in step.logged}
-    logged |= {name for evaluation in record.evaluations for name in evaluation.logged}
+    if not of_steps:
+        logged |= {name for evaluation in record.evaluations for name in evaluation.logged}
     return {
         name: one for name, one in spec.scalars.items() if name in logged or name not in spec.unnamed_scalars
     }

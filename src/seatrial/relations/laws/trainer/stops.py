@@ -146,7 +146,7 @@ def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
         rows = Rows(stack, record, one.batches, one.step)
         right = {
             name: [of(definition, rows) for of in (scalar, mean_over_parts)]
-            for name, definition in judged_scalars(stack, record).items()
+            for name, definition in judged_scalars(stack, record, of_steps=False).items()
             if definition.how != "total"
         }
         if not samples(stack) and not stack.trainer_spec.objective.of_mates:

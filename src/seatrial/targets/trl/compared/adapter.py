@@ -279,7 +279,7 @@ class Compared(KnowsFailures, Defining):
             made = [[change(row) for row in rows] for rows in made]
         if self._definition is not None and self.kind.options.get("lmbda") == 1:
             made[0] = [self._as_long(row, plan) for row in made[0]]
-        train, held_out = map(made_dataset, made)
+        train, held_out = (made_dataset(rows, self.trainer_class) for rows in made)
         if plan.variation == "a stream":
             train = train.to_iterable_dataset()
         evaluated = train if plan.evaluates == "trained" else held_out

@@ -14,7 +14,6 @@ from typing import Any
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import EntropyControl, Scalar
 from seatrial.targets.common.known import KnownFailure, before
-from seatrial.targets.trl.former import FIRST_LABELS
 from seatrial.targets.trl.named import code_has
 from seatrial.targets.trl.setup import ENTROPY, SLICES, Setup
 from seatrial.targets.trl.setups.options import LIKELIHOOD_LOGGED, cpo, orpo
@@ -24,11 +23,6 @@ from seatrial.targets.trl.setups.supervised import ALL, sft
 from seatrial.targets.trl.tables import METRIC
 
 Fields = Mapping[str, Any]
-TWO_ENDS = KnownFailure(
-    "a second end token follows the answers of conversations (trl-4908)",
-    finding="TRL: a second end token of DPO, before 0.28",
-    releases=before("trl", "0.28"),
-).of(*FIRST_LABELS.laws)
 BEGUN: Fields = {"begins": True}
 OWN: Fields = {"form": "own", "spells_end": False}
 SEVERAL: Fields = {"form": "several turns", "begins": True, "spells_end": False}
@@ -82,7 +76,7 @@ FEATURES: Mapping[str, Mapping[str, Fields]] = {
         "orpo": {**BEGUN, "known_failures": (LIKELIHOOD_LOGGED,)},
     },
     "unended": dict.fromkeys(("sft", "reward"), UNENDED),
-    "joined": {"dpo": {**JOINED, "known_failures": (TWO_ENDS,)}, "cpo": JOINED},
+    "joined": dict.fromkeys(("dpo", "cpo"), JOINED),
     "marked": dict.fromkeys(("sft", "dpo", "kto"), MARKED),
     "formatted": {"sft-texts": {"formats": True}},
     "margins": {"reward": {"margins": True}},
