@@ -25,7 +25,7 @@ def trains_first_tokens(adapter: Any) -> bool:
     """Return whether the first token of a row has a label in a run of a supervised trainer."""
     if adapter.setup.trainer != "SFT":
         return False
-    return adapter.trainer_spec.objective.trains == "all" or adapter.setup.edges == "all"
+    return bool(adapter.trainer_spec.objective.trains == "all" or adapter.setup.edges == "all")
 
 
 def of_tools_of_kto(adapter: Any) -> bool:
