@@ -14,8 +14,8 @@ OF_PROCESSES = re.compile(
     r"|gather_for_metrics\(model_output\[\"mean_chosen_logits\"\]\)"
 )
 """Code that averages one mean over tokens of each process."""
-SEEDED = re.compile(r"set_seed\(args\.seed\)")
-"""Code that sets the seed before it makes what begins with random numbers."""
+SEEDED = "set_seed(args.seed)"
+"""Code of TRL that sets the seed before it makes what begins with random numbers."""
 STEPS = "Transformers: the steps of its Trainer before 5.0"
 ROWS = "TRL: rows of preferences and tools, before 1.9"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
@@ -35,8 +35,8 @@ def of_tools_of_kto(adapter: Any) -> bool:
 
 def draws_before_the_seed(adapter: Any) -> bool:
     """Return whether a trainer makes adapters, or a head, before it sets the seed of its run."""
-    makes = adapter.setup.lora == "made"
-    return makes and not any(SEEDED.search(source) for source in sources([adapter.trainer_class]))
+    own = sources([adapter.trainer_class], "trl")
+    return adapter.setup.lora == "made" and not any(SEEDED in source for source in own)
 
 
 def compares_conversations(adapter: Any) -> bool:

@@ -152,10 +152,11 @@ def _quotes_parts(name: str, classes: Iterable[type]) -> bool:
     return any(re.search(rf"(?:^.|/){re.escape(part)}(?:/|.$)", text) for text in found for part in parts)
 
 
-def sources(classes: Iterable[type]) -> list[str]:
-    """Return the sources of the modules of these classes and of those that they extend."""
+def sources(classes: Iterable[type], package: str = "") -> list[str]:
+    """Return the sources of the modules of these classes and of those that they extend, or those of one package."""
     modules = {base.__module__ for one in classes for base in inspect.getmro(one)}
     own = sorted(name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names)
+    own = [name for name in own if package in ("", name.partition(".")[0])]
     return [_source(module) for module in own]
 
 
