@@ -64,7 +64,7 @@ class VerlRowOrder(KnowsFailures):
         unused = [name for name in UNUSED if name != "torchdata"]
         self.trainer_class = import_without("verl.trainer.ppo.ray_trainer", unused).RayPPOTrainer
         create = inspect.getsource(self.trainer_class._create_dataloader)
-        self._shuffles = "shuffle=True" in create  # to 0.1, whatever the options say
+        self._shuffles = "shuffle=True" in create  # to 0.1, with any options
         self._resumes = "StatefulDataLoader" in inspect.getsource(sys.modules[self.trainer_class.__module__])
         # Before 0.9 it is in the main module, which the command starts.
         self.make_sampler = None
@@ -187,7 +187,7 @@ class VerlRowOrder(KnowsFailures):
 
 
 class _Rows(list[Any]):
-    """Rows of a data set that says what becomes of long prompts, as is asked of it before 0.3."""
+    """Rows of a data set that says what becomes of long prompts, as trainers before 0.3 require."""
 
     truncation = "error"
 

@@ -86,13 +86,13 @@ def options_reach_the_template(stack: Any, case: Numbers) -> Measure:
 
 @AGENT_PROMPTS.law(
     "prompts with tools, an agent of several turns",
-    "tools that are configured and that the model is not told of",
+    "tools that are configured and that the model does not get",
     excluded=without(PROMPTS),
     agent=AGENTS[1],
 )
 @AGENT_PROMPTS.law(
     "prompts with tools, an agent of one turn",
-    "tools that count for the length of a prompt and that the model is not told of",
+    "tools that count for the length of a prompt and that the model does not get",
     excluded=without(PROMPTS),
     agent=AGENTS[0],
 )
