@@ -52,7 +52,7 @@ def uncovered(python: Path, folder: Path, module: str) -> dict[str, Any]:
 def test_every_type_of_peft_is_covered_or_named(peer_python: Callable[[str], Path], tmp_path: Path) -> None:
     """A type that a new release brings has no reason yet."""
     named = uncovered(peer_python("trl"), tmp_path, "peft.target")
-    assert len(named) >= 5
+    assert named
     assert not [name for name, reason in named.items() if "yet" in reason]
 
 

@@ -40,6 +40,7 @@ def pair(spec: ObjectiveSpec) -> Pair:
 X = BETA * (A - B)
 EXPECTED: dict[str, float] = {
     "sigmoid": nll(X),
+    "conservative": (1 - FLIP) * nll(X) + FLIP * nll(-X),
     "hinge": 1 - X,
     "ipo": (A - B - 1 / (2 * BETA)) ** 2,
     "robust": ((1 - FLIP) * nll(X) - FLIP * nll(-X)) / (1 - 2 * FLIP),

@@ -460,7 +460,7 @@ def test_a_checkpoint_that_should_be_kept_is_missed(job: TrainingJob, tmp_path: 
     ("tag", "value", "said"),
     [
         ("timing/train/generation", -1.0, "generation is -1"),
-        ("timing/train/total_step_time", 500.0, "took 1000"),
+        ("timing/train/total_step_time", 500.0, "took 100"),
         ("timing/validation/total_validation_time", 1e-9, "the validation took 1e-09"),
         ("performance/samples_per_sec", 7.0, "samples_per_sec is 7"),
         ("performance/tokens_per_sec_per_gpu", 7.0, "tokens_per_sec_per_gpu is 7"),
