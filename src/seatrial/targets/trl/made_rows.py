@@ -264,9 +264,7 @@ class MadeRows:
             return []
         if self.setup.samples:
             return self._sampled_numbers(inputs, rollouts) if "completion_ids" in inputs else []
-        parts = [
-            value for name, value in inputs.items() if is_ids(name) and not name.upper().startswith("KL")
-        ]
+        parts = [inputs[name] for name in inputs if is_ids(name) and not name.upper().startswith("KL")]
         rows = zip(*(part for part in parts if len(part) == len(parts[0])), strict=True)
         ids = [int(token) for row in rows for part in row for token in part.flatten().tolist()]
         return list(dict.fromkeys(self._numbers[token] for token in ids if token in self._numbers))
