@@ -19,6 +19,7 @@ SEEDED = "set_seed(args.seed)"
 STEPS = "Transformers: the steps of its Trainer before 5.0"
 ROWS = "TRL: rows of preferences and tools, before 1.9"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
+LOSSES = "TRL: losses and logs of earlier releases"
 
 
 def trains_first_tokens(adapter: Any) -> bool:
@@ -33,10 +34,21 @@ def of_tools_of_kto(adapter: Any) -> bool:
     return adapter.setup.trainer == "KTO" and adapter.setup.form in ("own", "called")
 
 
-def draws_before_the_seed(adapter: Any) -> bool:
-    """Return whether a trainer makes adapters, or a head, before it sets the seed of its run."""
+def makes_before_the_seed(adapter: Any) -> bool:
+    """Return whether a trainer makes what begins with random numbers before it sets the seed of its run."""
     own = sources([adapter.trainer_class], "trl")
-    return adapter.setup.lora == "made" and not any(SEEDED in source for source in own)
+    return before("trl", "1.15")(adapter) and not any(SEEDED in source for source in own)
+
+
+def draws_before_the_seed(adapter: Any) -> bool:
+    """Return whether a run makes adapters before its seed is set."""
+    return adapter.setup.lora == "made" and makes_before_the_seed(adapter)
+
+
+def reads_first_ids(adapter: Any) -> bool:
+    """Return whether a supervised trainer looks at the first id of a prompt that may have none."""
+    own = sources([adapter.trainer_class], "trl")
+    return adapter.setup.trainer == "SFT" and any("if isinstance(prompt_ids[0], list)" in one for one in own)
 
 
 def compares_conversations(adapter: Any) -> bool:
@@ -72,6 +84,11 @@ FIRST_LABELS = KnownFailure(
     "R23.whole/logged loss and scalars, between steps that are logged",
 )
 """Of rows whose first token trains: also an answer without a prompt."""
+SEEDS = KnownFailure(
+    "adapters are made before the seed of the run is set",
+    finding="TRL: adapters made before the seed, before 1.15",
+    releases=makes_before_the_seed,
+).of("R33.compared/the process's random numbers, an adapter that is made")
 _OF_OTHER_ROWS = ("R12.whole", "R13.whole/gradient, after a resume", "R15.whole", "R22.whole", "R23.whole")
 TWO_ENDS = KnownFailure(
     "a second end token follows the answers of conversations (trl-4908)",
@@ -91,13 +108,34 @@ OF_EVERY_TRAINER = (
         finding=ROWS,
         releases=lambda adapter: of_tools_of_kto(adapter) and before("trl", "1.8")(adapter),
     ).of(*_OF_OTHER_ROWS),
-    KnownFailure(
-        "adapters are made before the seed of the run is set",
-        finding="TRL: adapters made before the seed, before 1.15",
-        releases=lambda adapter: before("trl", "1.15")(adapter) and draws_before_the_seed(adapter),
-    ).of(
+    replace(SEEDS, releases=draws_before_the_seed).of(
         "R26.whole/first weights", "R26.whole/rows and last weights", "R26.whole/new tensors of another seed"
     ),
+    KnownFailure(
+        "scalars of an evaluation are counted with those of training that are not logged yet (trl-3337)",
+        finding=LOSSES,
+        releases=lambda adapter: adapter.setup.trainer in ("SFT", "GRPO") and before("trl", "0.18")(adapter),
+    ).of("R23.whole/training is the same, logged at other steps"),
+    KnownFailure(
+        "logits of KTO are sums over prompt, padding and vocabulary, divided by the number of examples (trl-6424)",
+        finding=LOSSES,
+        releases=lambda adapter: adapter.setup.trainer == "KTO" and before("trl", "1.9")(adapter),
+    ).of(
+        "R22.whole/scalars, two micro-batches a step",
+        "R22.whole/loss and scalars, a logging interval of two steps",
+        "R23.whole/logged loss and scalars",
+        "R23.whole/logged loss and scalars, between steps that are logged",
+    ),
+    KnownFailure(
+        "predictions of DPO and KTO raise errors",
+        finding=LOSSES,
+        releases=lambda adapter: adapter.setup.trainer in ("DPO", "KTO") and before("trl", "0.16")(adapter),
+    ).of("R23.predictions"),
+    KnownFailure(
+        "a prompt without a token stops the preparation of the rows (an IndexError)",
+        finding=LOSSES,
+        releases=lambda adapter: adapter.setup.edges != "none" and reads_first_ids(adapter),
+    ).of("R12.whole", "R15.whole", "R22.whole"),
     KnownFailure(
         "kl, or logits of a step, are the mean of the means of its processes, which have different numbers of tokens",
         finding="TRL: means of means in the log",
@@ -133,6 +171,30 @@ ENDS = KnownFailure(
     finding=DISTILLATION,
     releases=before("trl", "1.9"),
 ).of("R33.compared/neutral variations")
+ENDS_OF_SAMPLED = ENDS.of("R15.trained/ids", "R15.trained/end token")
+UNSCORED = KnownFailure(
+    "a completion that nothing could score counts as reward 0 (trl-5902)",
+    finding=LOSSES,
+    releases=before("trl", "1.6"),
+).of("R12.window/gradient, completions without a reward")
+MASKED_DIVISOR = KnownFailure(
+    "completions that are left out of the loss stay in its divisor (trl-6439)",
+    finding=LOSSES,
+    releases=before("trl", "1.9"),
+).of("R12.window/gradient, truncated completions left out")
+NO_ANSWER = KnownFailure(
+    "the divergence of a batch without an answer is NaN", finding=LOSSES, releases=before("trl", "1.6")
+).of("R34.worked/formulas")
+UNREAD_OPTIONS = KnownFailure(
+    "scripts do not read `model_init_kwargs` of a file of options",
+    finding=LOSSES,
+    releases=before("trl", "1.15"),
+).of("R34.worked/models")
+SHARED_LAYERS = KnownFailure(
+    "a reference that shares its first layers shares none, and is not frozen",
+    finding=LOSSES,
+    releases=before("trl", "1.7"),
+).of("R34.worked/models")
 SUMS = KnownFailure(
     "gradients of micro-batches are summed, and not averaged (trl-6006)",
     finding=DISTILLATION,

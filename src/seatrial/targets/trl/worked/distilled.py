@@ -11,6 +11,7 @@ import torch
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.tiny import tiny_tokenizer
+from seatrial.targets.trl.former import NO_ANSWER
 from seatrial.targets.trl.worked.rows import Row
 
 GOLD = "trl.experimental.gold.gold_trainer"
@@ -106,6 +107,7 @@ DISTILLED_ROWS: Sequence[Row] = (
                 "a batch without an answer",
                 lambda one: _loss(one, [LABELS[1], LABELS[1]], beta=0.3),
                 0.0,
+                known=NO_ANSWER,
             ),
         )
     ),

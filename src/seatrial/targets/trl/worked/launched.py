@@ -24,6 +24,7 @@ from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import freeze_imports, temporary_folder
 from seatrial.targets.trl.compared.rows import with_turns
 from seatrial.targets.trl.compared.running import UNTIMED
+from seatrial.targets.trl.former import UNREAD_OPTIONS
 from seatrial.targets.trl.named import parameters_of
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import made_rows
@@ -40,6 +41,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 }
 """The trainer of a script, and the kind of its rows."""
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
+OF_A_FILE = "options of the model in a file"
 THINKS = "think_format_reward"
 Run = tuple[dict[str, torch.Tensor], list[dict[str, float]]]
 """The saved tensors, and the log."""
@@ -335,7 +337,7 @@ def _starts(script: str) -> Sequence[Start]:
         ),
         Start(
             "models",
-            "options of the model in a file",
+            OF_A_FILE,
             eager,
             {"model_init_kwargs": own},
             {"model_init_kwargs": {**initial, **own}},
@@ -374,7 +376,14 @@ def _made(script: str) -> Sequence[Row]:
         raise Gone(f"trl {release('trl')} has no script {script}") from error
     place = f"trl.scripts.{script}:main"
     return [
-        Row(one.subject, place, one.what, or_refused(partial(_same, script, one)), [])
+        Row(
+            one.subject,
+            place,
+            one.what,
+            or_refused(partial(_same, script, one)),
+            [],
+            known=UNREAD_OPTIONS if one.what == OF_A_FILE else None,
+        )
         for one in _starts(script)
     ]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.trl.preferences import find_trainer
@@ -224,9 +225,17 @@ FILLED = KnownFailure(
     finding="TRL: prompts that fill a row of CPO and ORPO",
     releases=_has_no_prompt_limit,
 ).of("R34.worked/batches", "R34.worked/combinations", "R34.worked/edges")
+NONE_OF_KTO = replace(NONE, releases=before("trl", "1.3"))
+UNANSWERED = KnownFailure(
+    "rows are kept of which truncation leaves no token of an answer (trl-6320)",
+    finding="TRL: rows without an answer, before 1.9",
+    releases=before("trl", "1.9"),
+).of("R34.worked/edges")
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {
     "limits-cpo": (NONE, FILLED),
     "limits-orpo": (NONE, FILLED),
     "limits-gkd": (NONE,),
+    "limits-sft": (UNANSWERED,),
+    "limits-kto": (NONE_OF_KTO,),
 }
 """By adapter."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
+from seatrial.targets.trl.former import SHARED_LAYERS
 from seatrial.targets.trl.worked.rows import EXPERIMENTAL, UTILS, Row
 
 SDFT, SDPO = (f"trl.experimental.{name}" for name in ("sdft", "sdpo"))
@@ -226,6 +227,7 @@ MODEL_ROWS: Sequence[Row] = (
             "others train": True,
             "in training": [True, False],
         },
+        known=SHARED_LAYERS,
     ),
     Row("models", f"{UTILS}:disable_dropout_in_model", "two layers", _without_dropout, [0, 0]),
     Row(

@@ -158,7 +158,7 @@ def or_refused(call: Callable[..., Any]) -> Callable[..., Any]:
             return call(*given)
         except NotServed:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise NotServed(f"refused: {error_line(error)[:200]}") from error
 
     return called
