@@ -242,8 +242,26 @@ def newest(kind, *given, revision=None, **options):
 peft.PeftModel.from_pretrained = classmethod(newest)
 """
 PARTS = "R31.adapter_parts"
+ADDED_AS_THEY_ARE = """
+add = peft.PeftModel.add_adapter
+peft.PeftModel.add_adapter = lambda self, name, config, **options: add(
+    self, name, config, **{**options, "autocast_adapter_dtype": False}
+)
+"""
+NOT_CONVERTED = """
+from peft import peft_model
+load = peft_model.load_peft_weights
+peft_model.load_peft_weights = lambda *given, key_mapping=None, **options: load(*given, **options)
+"""
+LAYERS_ALONE = """
+from peft import peft_model
+peft_model.AuxiliaryTrainingWrapper = ()
+"""
 FAULTS = [
     ("alora", "R31.activated", FIRST_TIME, "outputs"),
+    ("worked", "R34.worked", ADDED_AS_THEY_ARE, "steps"),
+    ("worked", "R34.worked", NOT_CONVERTED, "checkpoints"),
+    ("worked", "R34.worked", LAYERS_ALONE, "states"),
     ("tasks", PARTS, NO_TYPES, "tasks"),
     ("option-patterns", PARTS, ONE_KEY, "patterns of unlike keys"),
     ("poly", PARTS, WITHOUT_SHARES, "routed by tasks"),

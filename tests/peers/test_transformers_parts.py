@@ -134,7 +134,18 @@ def without(cls, config_dict, **options):
     return read(cls, {name: value for name, value in config_dict.items() if name != "top_k"}, **options)
 GenerationConfig.from_dict = classmethod(without)
 """
+OLD_TOKENS = "transformers.trainer.align_special_tokens = lambda model, tokenizer: None"
+WRAPPER_LABELS = "transformers.trainer.unwrap_peft_model = lambda model: model"
+NEXT_RATE = """
+log = transformers.Trainer._maybe_log_save_evaluate
+def of_next_step(self, *given, learning_rate=None, **options):
+    return log(self, *given, learning_rate=self._get_learning_rate(), **options)
+transformers.Trainer._maybe_log_save_evaluate = of_next_step
+"""
 FAULTS = [
+    ("worked", "R34.worked", OLD_TOKENS, "checkpoints"),
+    ("worked", "R34.worked", WRAPPER_LABELS, "validations"),
+    ("worked", "R34.worked", NEXT_RATE, "steps"),
     ("recorded-qwen3", "R5.recorded", ANOTHER_SCALE, "logits"),
     ("utilities", "R31.encodings", OTHER_CUT, "texts and pairs"),
     ("utilities", "R31.schemas", NEVER_NONE, "types"),

@@ -41,6 +41,7 @@ class TransformersTarget(ComponentsTarget):
             translations,
             utilities,
             variants,
+            worked,
         )
 
         parts = (
@@ -67,6 +68,7 @@ class TransformersTarget(ComponentsTarget):
             own_adapters,
             utilities,
             configurations,
+            worked,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 

@@ -1,0 +1,192 @@
+"""Worked examples of Transformers' trainer: logged rates, the tokens at which saved models stop, and evaluations."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seatrial.relations.contracts.worked import WorkedExample
+from seatrial.targets.common.known import KnowsFailures
+from seatrial.targets.common.tiny import TURN_END, tiny_model, tiny_scorer, tiny_tokenizer
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.worked_rows import Row, examples, unlike
+from seatrial.targets.transformers.small import train
+
+SCHEDULES: Sequence[Mapping[str, Any]] = (
+    {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
+    {"lr_scheduler_type": "linear"},
+    {"lr_scheduler_type": "linear", "warmup_steps": 2},
+    {"lr_scheduler_type": "cosine", "gradient_accumulation_steps": 2},
+    {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": {"num_cycles": 2}},
+    {"lr_scheduler_type": "polynomial", "logging_steps": 3},
+)
+"""Schedules whose rate changes, with options of a run."""
+STOPS: Sequence[Mapping[str, str]] = (
+    {"eos_token": "a"},
+    {"pad_token": "b"},
+    {"bos_token": "c"},
+    {"eos_token": "a", "pad_token": "a", "bos_token": "c"},
+)
+"""Tokens of a tokenizer that are others than those of the model that is trained."""
+IDS = (40, 41, 42, 43)
+NUM_STEPS = 8
+
+
+def _logged_rates(trainer_class: Any) -> list[str]:
+    """Return where the logged rate of a step is not the one with which the optimizer took it."""
+    wrong = []
+    for options in SCHEDULES:
+        found = train(
+            {"learning_rate": 0.01, "max_steps": NUM_STEPS, "per_device_train_batch_size": 1, **options},
+            num_examples=NUM_STEPS,
+        )
+        history = [entry for entry in found.trainer.state.log_history if "learning_rate" in entry]
+        due = [
+            found.rates[step] for step in sorted(found.rates) if step % options.get("logging_steps", 1) == 0
+        ]
+        wrong += unlike([entry["learning_rate"] for entry in history], due, str(dict(options)))
+    return wrong
+
+
+def _arguments(**options: Any) -> Any:
+    import transformers
+
+    freeze_imports()
+    made: Any = transformers.TrainingArguments
+    return made(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **{**CPU_OPTIONS, **options})
+
+
+def _saved_tokens(trainer_class: Any) -> list[str]:
+    """Return which tokens of the tokenizer a model does not have that was trained with it and saved."""
+    return [
+        fault
+        for tokens in STOPS
+        for in_list in (False, True)
+        for fault in _unsaved(trainer_class, tokens, in_list)
+    ]
+
+
+def _unsaved(trainer_class: Any, tokens: Mapping[str, str], in_list: bool) -> Iterator[str]:
+    import transformers
+
+    loaded: Any = transformers.AutoModelForCausalLM
+    model, tokenizer = tiny_model(tiny_tokenizer(), 0), tiny_tokenizer()
+    if in_list:
+        model.generation_config.eos_token_id = [model.config.eos_token_id]
+    for name, token in tokens.items():
+        setattr(tokenizer, name, token)
+    args = _arguments(per_device_train_batch_size=1, save_strategy="steps", save_steps=1)
+    rows = [{"input_ids": list(IDS), "labels": list(IDS)}] * 2
+    trainer = trainer_class(model=model, args=args, train_dataset=rows, processing_class=tokenizer)
+    trainer.train()
+    final = tempfile.mkdtemp(dir=temporary_folder())
+    trainer.save_model(final)
+    for what, folder in (
+        ("the saved model", final),
+        ("a checkpoint", str(Path(args.output_dir) / "checkpoint-1")),
+    ):
+        saved = loaded.from_pretrained(folder)
+        for name, token in tokens.items():
+            due = tokenizer.convert_tokens_to_ids(token)
+            for where, of in (("configuration", saved.config), ("generation", saved.generation_config)):
+                found = getattr(of, f"{name}_id")
+                if due not in (found if isinstance(found, list) else [found]):
+                    yield f"{what}, {dict(tokens)}, {where}: {name} {found}, {due} is due"
+        stops = saved.generation_config.eos_token_id
+        old = tiny_tokenizer().convert_tokens_to_ids(TURN_END)
+        if in_list and old not in (stops if isinstance(stops, list) else [stops]):
+            yield f"{what}, {dict(tokens)}: generation no longer stops at {old}, where it did"
+
+
+def _span_model() -> Any:
+    import transformers
+
+    made: Any = transformers.Qwen2ForQuestionAnswering
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return made(tiny_scorer(0).config)
+
+
+MODELS: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
+    "a language model": (lambda: tiny_model(tiny_tokenizer(), 0), {"labels": list(IDS)}),
+    "a scorer": (lambda: tiny_scorer(0), {"labels": 0.5}),
+    "a model of spans": (_span_model, {"start_positions": 1, "end_positions": 2}),
+}
+"""Models, and the labels of their rows."""
+
+
+def _evaluations(trainer_class: Any) -> list[str]:
+    """Return where an evaluation of a model with a new adapter, which changes nothing, is not that of the model."""
+    from peft import LoraConfig, PeftMixedModel, get_peft_model
+
+    wrong = []
+    for what, (make, labels) in MODELS.items():
+        config: Any = LoraConfig(r=2, target_modules=["q_proj"])
+        rows = [{"input_ids": list(IDS), **labels}] * 4
+        plain = _evaluated(trainer_class, make(), rows)
+        wrapped = {
+            "LoRA": get_peft_model(make(), copy.deepcopy(config)),
+            "LoRA, mixed": PeftMixedModel(make(), copy.deepcopy(config)),
+        }
+        for form, model in wrapped.items():
+            found = _evaluated(trainer_class, model, rows)
+            wrong += [
+                f"{what} under {form}, {name}: {found.get(name)}, {value} is due"
+                for name, value in plain.items()
+                if name not in found or abs(found[name] - value) > 1e-5
+            ]
+    return wrong
+
+
+def _evaluated(trainer_class: Any, model: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the loss of an evaluation, a metric of its labels, and the number of labels of predictions."""
+
+    def metrics(found: Any) -> dict[str, float]:
+        return {"labels": float(_total(found.label_ids))}
+
+    args = _arguments(per_device_eval_batch_size=2)
+    trainer = trainer_class(model=model, args=args, eval_dataset=list(rows), compute_metrics=metrics)
+    found = trainer.evaluate()
+    kept = {name: float(found[name]) for name in ("eval_loss", "eval_labels") if name in found}
+    predicted = trainer.predict(list(rows)).label_ids
+    return kept if predicted is None else {**kept, "labels of predictions": float(_total(predicted))}
+
+
+def _total(labels: Any) -> float:
+    return sum(map(_total, labels)) if isinstance(labels, tuple) else float(labels.sum())
+
+
+PLACE = "transformers:Trainer"
+# Sources: the documentation of Trainer (logs, processing_class, label_names), and the pages on PEFT.
+ROWS: Sequence[Row] = (
+    Row("steps", PLACE, "the learning rates that it logs", _logged_rates, [], since="4.57"),
+    Row(
+        "checkpoints",
+        PLACE,
+        "special tokens of the tokenizer in saved models",
+        _saved_tokens,
+        [],
+        since="4.57",
+    ),
+    Row("validations", PLACE, "evaluations of models with adapters", _evaluations, [], since="4.57"),
+)
+
+
+class Worked(KnowsFailures):
+    """What runs of the trainer log, save and evaluate; see `contracts.worked`."""
+
+    thorough = True
+    worked_rows = ROWS
+    worked_subjects = frozenset(row.subject for row in ROWS)
+
+    def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
+        """Return the examples of a subject."""
+        return examples("transformers", ROWS, subject)
+
+
+ADAPTERS: dict[str, type[Any]] = {"worked": Worked}
