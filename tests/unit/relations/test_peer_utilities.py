@@ -115,6 +115,9 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "what a reward function is given of an episode": changed(
         "reward calls of episodes", lambda calls: [{**one, "facts": {}} for one in calls]
     ),
+    "each reward function is of its own file": changed(
+        "reward functions of files", lambda scores: scores[:1] * len(scores)
+    ),
     "rows of several files": ("prompts of files", lambda files, options: prompts(files[:1], options)),
     "rows of other columns and formats": (
         "prompts of files",

@@ -234,6 +234,7 @@ UTILITIES: Mapping[str, str] = {
     "given rewards": "(rows whose batch has rewards) -> rewards, what came with them, number of calls",
     "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is given",
     "reward calls of episodes": "(rows) -> ids of each answer, and the facts that the function is given with it",
+    "reward functions of files": "(what the function of each file returns) -> the same, as each loaded one returns",
     "prompts of files": "(records of files, options) -> rows; see `laws.utilities.data_sets`",
     "request of turns": "(prompt, turns, whether the template writes each question again) -> texts, whether in order",
     "messages with media": "(messages, names of media by kind) -> pieces of each message, its kind and text or name",

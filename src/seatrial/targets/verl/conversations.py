@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from seatrial.relations.cases.conversations import Conversation, Part
 from seatrial.relations.contracts.conversations import TokenRow
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.verl.estimators import UNUSED
@@ -63,6 +64,9 @@ class VerlConversations(KnowsFailures, TinyCausalModel):
         """Find the data set; releases before 0.7 have no mode without padding."""
         import_without(DATA_SET, (*UNUSED, "qwen_vl_utils"))
         self.data_class = find_name("verl", [f"{DATA_SET}:MultiTurnSFTDataset"])
+        mode = self.options["pad_mode"]
+        if mode == "no_padding" and mode not in inspect.getsource(self.data_class).lower():
+            raise Gone(f"MultiTurnSFTDataset of verl {release('verl')} pads all rows")
         self._with_template = copy.deepcopy(super().tokenizer)
         self._with_template.chat_template = TEMPLATE
 

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import inspect
 import io
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
@@ -16,8 +18,10 @@ import torch
 
 from seatrial.relations.laws.utilities.reward_calls import Kind, RewardCall, ScoredRow, returned
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import START, tiny_tokenizer
+from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.verl.reward_loop import assembled, loop_manager, made_manager
 from seatrial.targets.verl.rewards import objects
 
@@ -303,6 +307,42 @@ class VerlRemoteCalls(VerlLoopCalls):
         return manager
 
 
+class VerlRewardFiles(KnowsFailures):
+    """`get_custom_reward_fn`, one file after the other in one process."""
+
+    thorough = True
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "the second file of reward functions is not loaded, the first one's is taken (verl#4615)",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.6.2"),
+        ).of("R31.reward_calls/each reward function is of its own file"),
+    )
+
+    def __init__(self) -> None:
+        """Find the function that loads."""
+        self.load = find_name("verl", ["verl.trainer.ppo.reward:get_custom_reward_fn"])
+        self.utilities: Mapping[str, Callable[..., Any]] = {"reward functions of files": self.loaded}
+
+    def loaded(self, scores: Sequence[float]) -> list[float]:
+        """Return what each file's function returns."""
+        from omegaconf import OmegaConf
+
+        folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        functions = []
+        for number, score in enumerate(scores):
+            path = folder / f"rewards_{number}.py"
+            path.write_text(f"def scored(**facts):\n    return {score}\n", encoding="utf-8")
+            own = {"path": str(path), "name": "scored"}
+            with contextlib.redirect_stdout(io.StringIO()):
+                config = OmegaConf.create(
+                    {"custom_reward_function": own, "reward": {"custom_reward_function": own}}
+                )
+                functions.append(self.load(config))
+        facts = {"data_source": "", "solution_str": "", "ground_truth": ""}
+        return [float(function(**facts)) for function in functions]
+
+
 def _of(
     base: type[VerlRewardCalls], name: str, passed: tuple[str, ...] = VerlRewardCalls.passed
 ) -> type[Any]:
@@ -322,3 +362,4 @@ ADAPTERS: dict[str, type[Any]] = {
 }
 """Managers by the names of both registries."""
 NAMES = frozenset(adapter.manager for adapter in ADAPTERS.values())
+ADAPTERS["reward-files"] = VerlRewardFiles

@@ -131,6 +131,10 @@ def calls_of_episodes(rows: Sequence[Rollout]) -> list[Mapping[str, Any]]:
     ]
 
 
+def _files(case: Numbers) -> Iterable[Arguments]:
+    return [([0.25, 0.5],), ([0.5, 0.25, 1.0],)]
+
+
 REWARD_FUNCTIONS = (
     Plain(
         name="reward calls",
@@ -175,6 +179,13 @@ REWARD_FUNCTIONS = (
         suspects="what a loop or its tools noted of the episode is lost on the way, an answer with padding",
         cases=_episodes,
         right=calls_of_episodes,
+    ),
+    Plain(
+        name="reward functions of files",
+        law="each reward function is of its own file",
+        suspects="modules that are kept by one name for all files",
+        cases=_files,
+        right=list,
     ),
 )
 add_laws(REWARD_CALLS, REWARD_FUNCTIONS)
