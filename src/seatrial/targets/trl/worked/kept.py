@@ -59,7 +59,8 @@ def _tokenized(kind: str, options: Mapping[str, Any], _: Any) -> list[list[int]]
 def _collated(name: str, _: Any) -> str:
     """Return whether a run's batches come from the collator that it was given."""
     rows = made_rows(KINDS[name][0], LENGTHS)
-    default = made_trainer(name, rows, {}).data_collator
+    first = made_trainer(name, rows, {})
+    default, options = first.data_collator, {"remove_unused_columns": first.args.remove_unused_columns}
     calls: list[int] = []
 
     def called(self: Any, *given: Any, **named: Any) -> Any:
@@ -70,7 +71,7 @@ def _collated(name: str, _: Any) -> str:
         raise NotServed(f"the collator of {name}Trainer is a function")
     own = copy.copy(default)
     own.__class__ = type("Own", (type(default),), {"__call__": called})
-    made_trainer(name, rows, {}, arguments={"data_collator": own}).train()
+    made_trainer(name, rows, options, arguments={"data_collator": own}).train()
     return "used" if calls else "replaced"
 
 
@@ -152,6 +153,23 @@ def _divergence(name: str, fused: bool, _: Any) -> bool:
     return all(abs(one["loss"]) < TOLERANCE for one in trainer.state.log_history if "loss" in one)
 
 
+def _asynchronous() -> Any:
+    """Return the module of the asynchronous trainer, imported with stand-ins for packages that are not installed.
+
+    Raises:
+        Gone: the release does not have it.
+    """
+    missing = [one for one in OF_SERVERS if one not in sys.modules and find_spec(one) is None]
+    sys.modules.update({one: MagicMock() for one in missing})
+    try:
+        return import_module(f"{ASYNCHRONOUS}.async_grpo_trainer")
+    except ImportError as error:
+        raise Gone(f"asynchronous GRPO of trl {release('trl')}: {error}") from error
+    finally:
+        for one in missing:
+            del sys.modules[one]
+
+
 def _of_worker(_: Any) -> str:
     """Return whose tokenizer the worker of asynchronous rollouts gets."""
     import transformers
@@ -164,10 +182,8 @@ def _of_worker(_: Any) -> str:
     tokenizer.save_pretrained(folder)
     own: Any = transformers.AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
     own.chat_template = CHAT_TEMPLATE + "{{ 'own' }}"
-    missing = {one: MagicMock() for one in OF_SERVERS if find_spec(one) is None}
+    module = _asynchronous()
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(sys.modules, missing))
-        module = import_module(f"{ASYNCHRONOUS}.async_grpo_trainer")
         worker = stack.enter_context(patch.object(module, "AsyncRolloutWorker"))
         for one in ("patch_chunked_lm_head", "WeightTransferClient", "VLLMClient"):
             if hasattr(module, one):
@@ -232,8 +248,8 @@ def _made(name: str) -> Sequence[Row]:
     Raises:
         Gone: the release does not have it, or nothing that is tried here.
     """
-    if name == "AsyncGRPO" and find_spec("trl.experimental") is None:
-        raise Gone(f"trl {release('trl')} has no {name}Trainer")
+    if name == "AsyncGRPO":
+        _asynchronous()
     if rows := list(_rows_of(name)):
         return rows
     raise Gone(f"{name}Trainer of trl {release('trl')} is given nothing that is tried here")
