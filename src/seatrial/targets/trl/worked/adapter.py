@@ -14,6 +14,7 @@ from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
 from seatrial.targets.trl.worked.given import GIVEN
+from seatrial.targets.trl.worked.kept import KEPT
 from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.models import MODEL_ROWS
@@ -44,6 +45,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **LAUNCHED,
     **COMMANDS,
     **GIVEN,
+    **KEPT,
     **CALLBACKS,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
