@@ -30,7 +30,7 @@ LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
 TOLERANCE = 1e-4
 ASYNCHRONOUS = "trl.experimental.async_grpo"
 OF_SERVERS = ("aiohttp", "requests")
-"""Packages that only speak to a server."""
+"""Packages that only send requests to a server."""
 DIVERGENCES = ("GKD", "GOLD")
 """Trainers whose loss is the divergence of a student from a teacher."""
 NO_KERNELS = dict.fromkeys(
@@ -191,7 +191,7 @@ def _of_worker(_: Any) -> str:
     folder = tempfile.mkdtemp(dir=temporary_folder())
     tiny_model(tokenizer, 0).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    own: Any = transformers.AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
+    own: Any = transformers.AutoTokenizer.from_pretrained(folder)
     own.chat_template = CHAT_TEMPLATE + "{{ 'own' }}"
     module = _asynchronous()
     with ExitStack() as stack:
