@@ -20,7 +20,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import CHAT_TEMPLATE, ordinary_ids, tiny_model, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
-from seatrial.targets.trl.named import parameters_of
+from seatrial.targets.trl.named import parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
@@ -30,7 +30,7 @@ LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
 TOLERANCE = 1e-4
 ASYNCHRONOUS = "trl.experimental.async_grpo"
 OF_SERVERS = ("aiohttp", "requests")
-"""Packages that only call a server."""
+"""Packages that only send requests to a server."""
 DIVERGENCES = ("GKD", "GOLD")
 """Trainers whose loss is the divergence of a student from a teacher."""
 NO_KERNELS = dict.fromkeys(
@@ -141,6 +141,9 @@ def _divergence(name: str, fused: bool, _: Any) -> bool:
     """Return whether the loss is zero where the teacher is the student."""
     options: dict[str, Any] = {"logging_steps": 1, "max_steps": 1, "remove_unused_columns": False}
     if fused:
+        own = sources([find_trainer(name)[0]])
+        if find_spec("liger_kernel") is None or not any("liger" in source for source in own):
+            raise NotServed(f"{name}Trainer of trl {release('trl')} has no loss of Liger here")
         options |= {"use_liger_kernel": True, "liger_kernel_config": NO_KERNELS}
     teacher = tiny_model(tiny_tokenizer(padding_side="right"), 0)
     with ExitStack() as stack:
