@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from seatrial.targets.transformers.option_table import FAILURES
 from seatrial.targets.trl.runs import NUM_TOKENS
 
 PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "findings.md"
+PAIRS = Path(__file__).parents[2] / "peers" / "wild" / "pairs.toml"
 BEGINNING = "how its scripts begin"
 
 
@@ -154,3 +156,23 @@ def test_a_source_tree_before_a_distribution_is_what_is_judged(monkeypatch: pyte
     tree.__version__ = "0.1.dev0"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "packaging", tree)
     assert release("packaging") == "0.1.dev0"
+
+
+def _is_of(known: KnownFailure, adapter: type) -> bool:
+    """Return whether a failure is declared of the release; not judged where an adapter must look at the stack itself."""
+    try:
+        return known.releases(adapter)
+    except AttributeError:
+        return False
+
+
+def test_no_adapter_knows_the_bug_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws that find the bugs of the shown pairs are not declared of their releases."""
+    found = dict(adapters())
+    for pair in tomllib.loads(PAIRS.read_text(encoding="utf-8"))["pair"]:
+        installed = dict(re.findall(r"^(.+?)(?:==|-)([\d.]+)$", one)[0] for one in pair["buggy"])
+        monkeypatch.setattr("seatrial.targets.common.known.release", installed.__getitem__)
+        adapter = found[f"{pair['target']} {pair['adapter']}"]
+        laws = {pair["law"], pair["law"].partition("/")[0]}
+        declared = [one for one in getattr(adapter, "known_failures", ()) if laws & set(one.laws)]
+        assert not [one.reason for one in declared if _is_of(one, adapter)], pair["name"]

@@ -90,6 +90,12 @@ class CausalLM(KnowsFailures, TinyCausalModel):
         }
 
 
+class PlainCausalLM(CausalLM):
+    """The adapter that finds the bug of a shown pair, of which it does not know."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = ()
+
+
 class CausalLMCompletions(CausalLM):
     """The model's own loss on the tokens of completions."""
 
@@ -170,7 +176,7 @@ TRAITS = (
 )
 """Of the zoo, those in float32 and without dropout."""
 ADAPTERS: dict[str, type[Any]] = {
-    "causal-lm": CausalLM,
+    "causal-lm": PlainCausalLM,
     "causal-lm-completions": CausalLMCompletions,
     "causal-lm-checkpointed": CausalLMCheckpointed,
     **{f"causal-lm-{trait.replace(' ', '-').replace('_', '-')}": _of_trait(trait) for trait in TRAITS},

@@ -171,17 +171,6 @@ ENDS = KnownFailure(
     finding=DISTILLATION,
     releases=before("trl", "1.9"),
 ).of("R33.compared/neutral variations")
-ENDS_OF_SAMPLED = ENDS.of("R15.trained/ids", "R15.trained/end token")
-UNSCORED = KnownFailure(
-    "a completion that nothing could score counts as reward 0 (trl-5902)",
-    finding=LOSSES,
-    releases=before("trl", "1.6"),
-).of("R12.window/gradient, completions without a reward")
-MASKED_DIVISOR = KnownFailure(
-    "completions that are left out of the loss stay in its divisor (trl-6439)",
-    finding=LOSSES,
-    releases=before("trl", "1.9"),
-).of("R12.window/gradient, truncated completions left out")
 NO_ANSWER = KnownFailure(
     "the divergence of a batch without an answer is NaN", finding=LOSSES, releases=before("trl", "1.6")
 ).of("R34.worked/formulas")

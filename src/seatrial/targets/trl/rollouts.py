@@ -19,7 +19,6 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, captured_step, configuration
-from seatrial.targets.trl.former import MASKED_DIVISOR, UNSCORED
 from seatrial.targets.trl.named import averages_tokens, repeats_prompts, takes_no_reward
 from seatrial.targets.trl.preferences import find_trainer
 
@@ -38,8 +37,6 @@ class GRPO(KnowsFailures, TinyCausalModel):
     window_spec = WindowSpec(advantage=AdvantageSpec(epsilon=1e-4), reduction="token")
     known_failures: ClassVar[Sequence[KnownFailure]] = (
         LOCAL_MEAN.of("R1.window/gradients add up, lengths unequal"),
-        UNSCORED,
-        MASKED_DIVISOR,
     )
 
     def __init__(self) -> None:
@@ -122,7 +119,7 @@ class RLOO(GRPO):
     """`RLOOTrainer` with its own leave-one-out baseline, without a reference policy."""
 
     algorithm = "RLOO"
-    known_failures: ClassVar[Sequence[KnownFailure]] = (UNSCORED,)
+    known_failures: ClassVar[Sequence[KnownFailure]] = ()
     window_spec = WindowSpec(
         advantage=AdvantageSpec(estimator="rloo", scale="none"), reduction="sequence-sum"
     )

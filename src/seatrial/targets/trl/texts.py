@@ -5,17 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 
 from seatrial.relations.cases.examples import Example
 from seatrial.relations.facts import StackFacts
-from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import target_rows
-from seatrial.targets.trl.former import ENDS_OF_SAMPLED
 
 
 class ChatML(TinyCausalModel):
@@ -46,12 +44,11 @@ class ChatML(TinyCausalModel):
         return row
 
 
-class GKD(KnowsFailures, TinyCausalModel):
+class GKD(TinyCausalModel):
     """`GKDTrainer`'s batch of sampled completions, with a tokenizer whose pad token is its end token."""
 
     pad_is_end = True
     tokens_train: Literal["completion", "all"] = "completion"
-    known_failures: ClassVar[Sequence[KnownFailure]] = (ENDS_OF_SAMPLED,)
 
     def __init__(self) -> None:
         """Find the trainer."""
