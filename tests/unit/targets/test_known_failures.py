@@ -159,7 +159,7 @@ def test_a_source_tree_before_a_distribution_is_what_is_judged(monkeypatch: pyte
 
 
 def _is_of(known: KnownFailure, adapter: type) -> bool:
-    """Return whether a failure is declared of the release; not judged where an adapter must look at the stack itself."""
+    """Return whether a failure is declared of the release; not judged where an adapter must read the stack itself."""
     try:
         return known.releases(adapter)
     except AttributeError:
