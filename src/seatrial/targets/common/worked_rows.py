@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -14,7 +14,7 @@ from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.relations.laws.functions.worked import mistake
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import misfit_of
-from seatrial.targets.common.known import KnownFailure, before
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.rank_worker import adapter_package
 from seatrial.targets.common.target import Gone, find_name, release
 
@@ -94,6 +94,23 @@ def _example(package: str, row: Row) -> WorkedExample:
         return row.right
 
     return WorkedExample(name=example.name, call=call, right=row.right)
+
+
+class Worked(KnowsFailures):
+    """An adapter of a table of worked examples; see `contracts.worked`."""
+
+    thorough = True
+    package: ClassVar[str]
+    worked_rows: ClassVar[Sequence[Row]]
+
+    @property
+    def worked_subjects(self) -> frozenset[str]:
+        """Those of the rows."""
+        return frozenset(row.subject for row in self.worked_rows)
+
+    def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
+        """Return the examples of a subject."""
+        return examples(self.package, self.worked_rows, subject)
 
 
 def unlike(found: Sequence[Any], right: Sequence[Any], what: str = "", tolerance: float = 1e-6) -> list[str]:

@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import release
 from seatrial.targets.common.trainers import temporary_folder
-from seatrial.targets.common.worked_rows import Row, examples
+from seatrial.targets.common.worked_rows import Row, Worked
 
 WIDTH = 8
 TYPES: Mapping[str, Mapping[str, Any]] = {
@@ -222,16 +220,11 @@ ROWS: Sequence[Row] = (
 )
 
 
-class Worked(KnowsFailures):
+class OfPEFT(Worked):
     """Models of PEFT: status, types and loaded checkpoints; see `contracts.worked`."""
 
-    thorough = True
+    package = "peft"
     worked_rows = ROWS
-    worked_subjects = frozenset(row.subject for row in ROWS)
-
-    def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
-        """Return the examples of a subject."""
-        return examples("peft", ROWS, subject)
 
 
-ADAPTERS: dict[str, type[Any]] = {"worked": Worked}
+ADAPTERS: dict[str, type[Any]] = {"worked": OfPEFT}

@@ -10,11 +10,9 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.contracts.worked import WorkedExample
-from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.tiny import TURN_END, tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
-from seatrial.targets.common.worked_rows import Row, examples, unlike
+from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.small import train
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
@@ -177,16 +175,11 @@ ROWS: Sequence[Row] = (
 )
 
 
-class Worked(KnowsFailures):
+class OfTransformers(Worked):
     """What runs of the trainer log, save and evaluate; see `contracts.worked`."""
 
-    thorough = True
+    package = "transformers"
     worked_rows = ROWS
-    worked_subjects = frozenset(row.subject for row in ROWS)
-
-    def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
-        """Return the examples of a subject."""
-        return examples("transformers", ROWS, subject)
 
 
-ADAPTERS: dict[str, type[Any]] = {"worked": Worked}
+ADAPTERS: dict[str, type[Any]] = {"worked": OfTransformers}

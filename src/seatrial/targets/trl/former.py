@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure, before, between
+from seatrial.targets.common.known import KnownFailure, Releases, before, between
 from seatrial.targets.trl.named import sources
 
 OF_PROCESSES = re.compile(
@@ -20,6 +20,16 @@ STEPS = "Transformers: the steps of its Trainer before 5.0"
 ROWS = "TRL: rows of preferences and tools, before 1.9"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
 LOSSES = "TRL: losses and logs of earlier releases"
+
+
+def _has(adapter: Any, words: str) -> bool:
+    """Return whether TRL's own code of the trainer has these words."""
+    return any(words in source for source in sources([adapter.trainer_class], "trl"))
+
+
+def _of(*trainers: str, releases: Releases) -> Releases:
+    """Return a test for runs of these trainers in some releases."""
+    return lambda adapter: adapter.setup.trainer in trainers and releases(adapter)
 
 
 def trains_first_tokens(adapter: Any) -> bool:
@@ -36,8 +46,7 @@ def of_tools_of_kto(adapter: Any) -> bool:
 
 def makes_before_the_seed(adapter: Any) -> bool:
     """Return whether a trainer makes what begins with random numbers before it sets the seed of its run."""
-    own = sources([adapter.trainer_class], "trl")
-    return before("trl", "1.15")(adapter) and not any(SEEDED in source for source in own)
+    return before("trl", "1.15")(adapter) and not _has(adapter, SEEDED)
 
 
 def draws_before_the_seed(adapter: Any) -> bool:
@@ -47,8 +56,7 @@ def draws_before_the_seed(adapter: Any) -> bool:
 
 def reads_first_ids(adapter: Any) -> bool:
     """Return whether a supervised trainer looks at the first id of a prompt that may have none."""
-    own = sources([adapter.trainer_class], "trl")
-    return adapter.setup.trainer == "SFT" and any("if isinstance(prompt_ids[0], list)" in one for one in own)
+    return adapter.setup.trainer == "SFT" and _has(adapter, "if isinstance(prompt_ids[0], list)")
 
 
 def compares_conversations(adapter: Any) -> bool:
@@ -66,23 +74,22 @@ def averages_processes(adapter: Any) -> bool:
     )
 
 
-FIRST_LABELS = KnownFailure(
-    "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch), which a "
-    "row has that is trained as a whole, as releases of TRL before 0.17 always do",
-    finding="Transformers: the first label of a row",
-    releases=lambda adapter: trains_first_tokens(adapter) and between("transformers", "4.46", "5")(adapter),
-).of(
-    "R2.whole/gradient, two processes",
+_OF_STEPS = (
     "R12.whole/gradient, two micro-batches a step",
     "R12.whole/gradient, one micro-batch a step",
     "R12.whole/gradient, an epoch that ends within a step",
     "R13.whole/gradient, after a resume",
     "R22.whole/loss, two micro-batches a step",
     "R22.whole/loss and scalars, a logging interval of two steps",
-    "R22.whole/loss, two processes",
     "R23.whole/logged loss and scalars",
     "R23.whole/logged loss and scalars, between steps that are logged",
 )
+FIRST_LABELS = KnownFailure(
+    "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch), which a "
+    "row has that is trained as a whole, as releases of TRL before 0.17 always do",
+    finding="Transformers: the first label of a row",
+    releases=lambda adapter: trains_first_tokens(adapter) and between("transformers", "4.46", "5")(adapter),
+).of("R2.whole/gradient, two processes", *_OF_STEPS, "R22.whole/loss, two processes")
 """Of rows whose first token trains: also an answer without a prompt."""
 SEEDS = KnownFailure(
     "adapters are made before the seed of the run is set",
@@ -95,7 +102,34 @@ TWO_ENDS = KnownFailure(
     finding="TRL: a second end token of DPO, before 0.28",
     releases=lambda adapter: compares_conversations(adapter) and before("trl", "0.28")(adapter),
 ).of(*FIRST_LABELS.laws, "R22.whole/scalars, two micro-batches a step")
+SUMS = KnownFailure(
+    "gradients of micro-batches are summed, and not averaged (trl-6006)",
+    finding=DISTILLATION,
+    releases=before("trl", "1.7"),
+).of(
+    "R33.compared/micro-batches, equal lengths",
+    "R33.compared/micro-batches, unequal lengths",
+    "R33.compared/logged scalars, equal lengths",
+    "R33.compared/adapters, micro-batches",
+)
+OF_GKD = (
+    replace(SUMS, releases=_of("GKD", releases=before("trl", "1.7"))).of(
+        "R12.whole/gradient, two micro-batches a step"
+    ),
+    KnownFailure(
+        "the loss leaves out the first tokens of completions whose prompts are not the longest of a batch",
+        finding=DISTILLATION,
+        releases=_of("GKD", releases=before("trl", "1.7")),
+    ).of(*_OF_STEPS),
+    KnownFailure(
+        "the tokens of all processes divide the loss of an evaluation too, which transformers before 5 counts there",
+        finding="TRL: GKD in several processes",
+        releases=_of("GKD", releases=between("transformers", "4.50", "5")),
+    ).of("R23.whole/logged loss and scalars, two processes"),
+)
+"""Of whole runs on given completions."""
 OF_EVERY_TRAINER = (
+    *OF_GKD,
     FIRST_LABELS,
     TWO_ENDS,
     KnownFailure(
@@ -114,12 +148,12 @@ OF_EVERY_TRAINER = (
     KnownFailure(
         "scalars of an evaluation are counted with those of training that are not logged yet (trl-3337)",
         finding=LOSSES,
-        releases=lambda adapter: adapter.setup.trainer in ("SFT", "GRPO") and before("trl", "0.18")(adapter),
+        releases=_of("SFT", "GRPO", releases=before("trl", "0.18")),
     ).of("R23.whole/training is the same, logged at other steps"),
     KnownFailure(
         "logits of KTO are sums over prompt, padding and vocabulary, divided by the number of examples (trl-6424)",
         finding=LOSSES,
-        releases=lambda adapter: adapter.setup.trainer == "KTO" and before("trl", "1.9")(adapter),
+        releases=_of("KTO", releases=before("trl", "1.9")),
     ).of(
         "R22.whole/scalars, two micro-batches a step",
         "R22.whole/loss and scalars, a logging interval of two steps",
@@ -129,7 +163,7 @@ OF_EVERY_TRAINER = (
     KnownFailure(
         "predictions of DPO and KTO raise errors",
         finding=LOSSES,
-        releases=lambda adapter: adapter.setup.trainer in ("DPO", "KTO") and before("trl", "0.16")(adapter),
+        releases=_of("DPO", "KTO", releases=before("trl", "0.16")),
     ).of("R23.predictions"),
     KnownFailure(
         "a prompt without a token stops the preparation of the rows (an IndexError)",
@@ -184,36 +218,4 @@ SHARED_LAYERS = KnownFailure(
     finding=LOSSES,
     releases=before("trl", "1.7"),
 ).of("R34.worked/models")
-SUMS = KnownFailure(
-    "gradients of micro-batches are summed, and not averaged (trl-6006)",
-    finding=DISTILLATION,
-    releases=before("trl", "1.7"),
-).of(
-    "R33.compared/micro-batches, equal lengths",
-    "R33.compared/micro-batches, unequal lengths",
-    "R33.compared/logged scalars, equal lengths",
-    "R33.compared/adapters, micro-batches",
-)
-OF_GKD = (
-    SUMS.of("R12.whole/gradient, two micro-batches a step"),
-    replace(
-        SUMS,
-        reason="the loss leaves out the first tokens of completions whose prompts are not the longest of a batch",
-    ).of(
-        "R12.whole/gradient, two micro-batches a step",
-        "R12.whole/gradient, one micro-batch a step",
-        "R12.whole/gradient, an epoch that ends within a step",
-        "R13.whole/gradient, after a resume",
-        "R22.whole/loss, two micro-batches a step",
-        "R22.whole/loss and scalars, a logging interval of two steps",
-        "R23.whole/logged loss and scalars",
-        "R23.whole/logged loss and scalars, between steps that are logged",
-    ),
-    KnownFailure(
-        "the tokens of all processes divide the loss of an evaluation too, which transformers before 5 counts there",
-        finding="TRL: GKD in several processes",
-        releases=between("transformers", "4.50", "5"),
-    ).of("R23.whole/logged loss and scalars, two processes"),
-)
-"""Of whole runs on given completions."""
 SUMS_OF_DISTILLATION = replace(SUMS, releases=before("trl", "1.9"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.accelerate.worked.files import FILE_ROWS
 from seatrial.targets.accelerate.worked.launched import LAUNCH_ROWS
 from seatrial.targets.accelerate.worked.placed import PLACED_ROWS
@@ -13,8 +12,7 @@ from seatrial.targets.accelerate.worked.plugins import PLUGIN_ROWS
 from seatrial.targets.accelerate.worked.several import SEVERAL_ROWS
 from seatrial.targets.accelerate.worked.states import STATE_ROWS
 from seatrial.targets.accelerate.worked.steps import STEP_ROWS
-from seatrial.targets.common.known import KnowsFailures
-from seatrial.targets.common.worked_rows import Row, examples
+from seatrial.targets.common.worked_rows import Row, Worked
 
 ROWS: Sequence[Row] = (
     *LAUNCH_ROWS,
@@ -27,16 +25,11 @@ ROWS: Sequence[Row] = (
 )
 
 
-class Worked(KnowsFailures):
+class OfAccelerate(Worked):
     """Functions of Accelerate on worked examples; see `contracts.worked`."""
 
-    thorough = True
+    package = "accelerate"
     worked_rows = ROWS
-    worked_subjects = frozenset(row.subject for row in ROWS)
-
-    def worked_examples(self, subject: str) -> Sequence[WorkedExample]:
-        """Return the examples of a subject."""
-        return examples("accelerate", ROWS, subject)
 
 
-ADAPTERS: dict[str, type[Any]] = {"worked": Worked}
+ADAPTERS: dict[str, type[Any]] = {"worked": OfAccelerate}

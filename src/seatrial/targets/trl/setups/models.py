@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.targets.trl.former import OF_GKD
 from seatrial.targets.trl.setup import Setup
 from seatrial.targets.trl.setups.options import DROPPING, LIKELIHOOD_LOGGED, cpo, gkd, orpo
 from seatrial.targets.trl.setups.preferences import dpo, kto, reward
@@ -63,7 +62,7 @@ EXPERTS: Mapping[str, Setup] = {
 
 def _of(setup: Setup, **fields: Any) -> Setup:
     """Return a setup that is run for its updates; what is known of its log is other setups'."""
-    known = {"ORPO": (LIKELIHOOD_LOGGED,), "GKD": OF_GKD}.get(setup.trainer, ())
+    known = (LIKELIHOOD_LOGGED,) if setup.trainer == "ORPO" else ()
     return replace(setup, thorough=True, updates_only=True, scalars={}, known_failures=known, **fields)
 
 

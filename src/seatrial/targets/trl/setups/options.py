@@ -9,7 +9,6 @@ from typing import Any
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import ReferenceSync
 from seatrial.targets.common.known import KnownFailure
-from seatrial.targets.trl.former import OF_GKD
 from seatrial.targets.trl.setup import (
     DATA_SEED,
     EVALUATION_LOSS,
@@ -86,7 +85,7 @@ def gkd(options: Mapping[str, Any], *known: KnownFailure, **fields: Any) -> Setu
         reference="teacher",
         padding_side="right",
         thorough=True,
-        known_failures=(PROCESSES, *OF_GKD, *known),
+        known_failures=(PROCESSES, *known),
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from seatrial.relations.cases.examples import ObjectiveSpec
 from seatrial.relations.contracts.trainers import ReferenceSync
-from seatrial.targets.trl.former import OF_GKD
 from seatrial.targets.trl.setup import (
     DPO_SCALARS,
     ENTROPY,
@@ -306,6 +305,6 @@ PREFERENCES: Mapping[str, Setup] = {
         reference="teacher",
         padding_side="right",
         thorough=True,
-        known_failures=(PROCESSES, *OF_GKD),
+        known_failures=(PROCESSES,),
     ),
 }
