@@ -104,6 +104,35 @@ class Source:
         """Return every change of the module, in the order of their places."""
         return sorted(self._changes(self.tree), key=lambda change: (change.start, change.end, change.new))
 
+    def omissions(self) -> list[Change]:
+        """Return every change that leaves something out: a keyword, an operand, one of several conditions, a bound."""
+        found = (change for node in ast.walk(self.tree) for change in self._omissions(node))
+        return sorted(found, key=lambda change: (change.start, change.end, change.new))
+
+    def _omissions(self, node: ast.AST) -> Iterator[Change]:
+        match node:
+            case ast.Call(args=args, keywords=keywords) if _called(node) not in NOT_JUDGED:
+                given = [self._text(one) for one in args]
+                named = [(one.arg, self._text(one.value)) for one in keywords]
+                for left_out in keywords:
+                    rest = [f"{n}={v}" if n else f"**{v}" for n, v in named if n != left_out.arg]
+                    if left_out.arg:
+                        new = f"{self._text(node.func)}({', '.join([*given, *rest])})"
+                        yield self._change(node, new, "keyword left out")
+            case ast.BoolOp(op=op, values=values):
+                between = " and " if isinstance(op, ast.And) else " or "
+                for left_out in values:
+                    rest = [f"({self._text(one)})" for one in values if one is not left_out]
+                    yield self._change(node, f"({between.join(rest)})", "condition left out")
+            case ast.BinOp(left=left, op=ast.Mult() | ast.Div() | ast.Add() | ast.Sub()) if not isinstance(
+                left, ast.Constant | ast.JoinedStr
+            ):
+                yield self._change(node, f"({self._text(left)})", "operand left out")
+            case ast.Subscript(slice=ast.Slice(lower=lower, upper=upper, step=None)) if lower or upper:
+                yield self._change(node, self._text(node.value) + "[:]", "bounds left out")
+            case ast.Assign(targets=[ast.Subscript()]):
+                yield self._change(node, "pass", "statement left out")
+
     def _start(self, node: ast.expr | ast.stmt) -> int:
         return self._lines[node.lineno - 1] + node.col_offset
 
