@@ -20,6 +20,7 @@ STEPS = "Transformers: the steps of its Trainer before 5.0"
 ROWS = "TRL: rows of preferences and tools, before 1.9"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
 LOSSES = "TRL: losses and logs of earlier releases"
+FUNCTIONS = "TRL: small functions and scripts of earlier releases"
 
 
 def _has(adapter: Any, words: str) -> bool:
@@ -213,6 +214,16 @@ UNREAD_OPTIONS = KnownFailure(
     finding=LOSSES,
     releases=before("trl", "1.15"),
 ).of("R34.worked/models")
+LAUNCHES = KnownFailure(
+    "commands other than `trl sft` do not pass the options of the launch on",
+    finding=FUNCTIONS,
+    releases=before("trl", "0.29"),
+)
+TYPES = KnownFailure(
+    "scripts do not pass `dtype` on to their trainer, which loads a reference in float32",
+    finding=FUNCTIONS,
+    releases=before("trl", "1.5"),
+)
 SHARED_LAYERS = KnownFailure(
     "a reference that shares its first layers shares none, and is not frozen",
     finding=LOSSES,
