@@ -224,6 +224,11 @@ TYPES = KnownFailure(
     finding=FUNCTIONS,
     releases=before("trl", "1.5"),
 )
+BEFOREHAND = KnownFailure(
+    "the reference of an evaluation is the trained model, where its log-probabilities are computed beforehand",
+    finding=FUNCTIONS,
+    releases=before("trl", "0.29"),
+).of("R34.worked/validations")
 SHARED_LAYERS = KnownFailure(
     "a reference that shares its first layers shares none, and is not frozen",
     finding=LOSSES,

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure, before
+from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.trl.named import code_has
@@ -238,7 +238,13 @@ FILLED = KnownFailure(
     "a prompt that fills the longest length keeps all its tokens, and both answers are empty",
     finding="TRL: prompts that fill a row of CPO and ORPO",
 ).of("R34.worked/batches", "R34.worked/combinations", "R34.worked/edges")
-FILLED_OF_KTO = replace(FILLED, releases=before("trl", "1.3"))
+FILLED_OF_CPO = replace(
+    FILLED, releases=lambda adapter: not takes("CPO", "max_prompt_length") or before("trl", "0.17")(adapter)
+)
+"""Releases between those raise an error."""
+FILLED_OF_KTO = replace(FILLED, releases=before("trl", "1.3")).of(
+    "R34.worked/batches", "R34.worked/combinations"
+)
 NONE_OF_KTO = replace(NONE, releases=before("trl", "1.3"))
 UNANSWERED = KnownFailure(
     "rows are kept of which truncation leaves no token of an answer (trl-6320)",
@@ -246,11 +252,11 @@ UNANSWERED = KnownFailure(
     releases=before("trl", "1.9"),
 ).of("R34.worked/edges")
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {
-    "limits-cpo": (NONE, FILLED),
+    "limits-cpo": (NONE, FILLED_OF_CPO),
     "limits-orpo": (NONE, FILLED),
     "limits-gkd": (NONE, replace(UNANSWERED, releases=before("trl", "1.6"))),
     "limits-sft": (UNANSWERED,),
     "limits-dpo": (UNANSWERED,),
-    "limits-kto": (NONE_OF_KTO, FILLED_OF_KTO, UNANSWERED),
+    "limits-kto": (NONE_OF_KTO, FILLED_OF_KTO, replace(UNANSWERED, releases=between("trl", "1.3", "1.9"))),
 }
 """By adapter."""
