@@ -13,6 +13,7 @@ from typing import Any
 from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_tokenizer
+from seatrial.targets.trl.former import PADDING_KEPT
 from seatrial.targets.trl.named import code_has
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.rows import Row
@@ -256,7 +257,7 @@ FAILURES: Mapping[str, Sequence[KnownFailure]] = {
     "limits-orpo": (NONE, FILLED),
     "limits-gkd": (NONE, replace(UNANSWERED, releases=before("trl", "1.6"))),
     "limits-sft": (UNANSWERED,),
-    "limits-dpo": (UNANSWERED,),
+    "limits-dpo": (UNANSWERED, PADDING_KEPT),
     "limits-kto": (NONE_OF_KTO, FILLED_OF_KTO, replace(UNANSWERED, releases=between("trl", "1.3", "1.9"))),
 }
 """By adapter."""
