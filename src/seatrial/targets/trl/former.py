@@ -147,7 +147,7 @@ OF_EVERY_TRAINER = (
         "R26.whole/first weights", "R26.whole/rows and last weights", "R26.whole/new tensors of another seed"
     ),
     KnownFailure(
-        "the head that a reward model lacks is made before the seed of the run is set",
+        "the head that a reward model does not have is made before the seed of the run is set",
         finding=FUNCTIONS,
         releases=lambda adapter: adapter.setup.adds_head and makes_before_the_seed(adapter),
     ).of(
