@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import torch
 
 from seatrial.relations.contracts.drawing import NEUTRAL, Draw, DrawingCase, Drawn
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, every_release, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, every_release, since
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, configuration
+from seatrial.targets.trl.former import FUNCTIONS
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
 from seatrial.targets.trl.rollouts import prompts_of
 
@@ -32,6 +33,11 @@ MIN_P = KnownFailure(
     finding="TRL: a model's own min_p",
     releases=since("transformers", "5"),
 ).of("R26.drawn/at the defaults, a model with a min_p of its own")
+TOP_P = KnownFailure(
+    "top_p of the model's own generation is not reset",
+    finding=FUNCTIONS,
+    releases=before("trl", "1.9"),
+).of("R26.drawn/at the defaults, a model that cuts the tails of its distributions")
 
 
 class Drawing(KnowsFailures, TinyCausalModel):
@@ -136,6 +142,7 @@ class OnlineDPODrawing(Drawing):
 class GKDDrawing(Drawing):
     """`GKDTrainer`'s generation by the student."""
 
+    known_failures = (TOP_P,)
     algorithm = "GKD"
     limit = "max_new_tokens"
     data = "messages"

@@ -121,7 +121,10 @@ def _marks_answers() -> bool:
 def _says_tools(name: str) -> bool:
     """Return whether the release says so; one before it says anything, whether calls and results are written."""
     if says := getattr(_module(), "supports_tool_calling", None):
-        return bool(says(_with(_texts()[name])))
+        try:
+            return bool(says(_with(_texts()[name])))
+        except TypeError:  # of a template that takes no arguments but texts
+            return False
     if not _takes(name, CALLING):
         return False
     text = _apply(name, CALLING, tokenize=False)

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, between
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.trl import asynchronous, collators, templates, tiles
+from seatrial.targets.trl.former import FUNCTIONS
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.sources import SOURCES
 
@@ -50,12 +51,51 @@ CUES = KnownFailure(
     "five templates for training mark the cue that opens the assistant's turn",
     finding="TRL: the cue of the assistant's turn in templates for training",
 ).of("R31.templates/trained part and the prompt")
+FORMER = tuple(
+    KnownFailure(reason, finding=FUNCTIONS, releases=between("trl", first, end)).of(*laws)
+    for reason, first, end, laws in (
+        (
+            "the first token of a text is predicted from the text before it in a flattened batch",
+            "0",
+            "0.23.1",
+            ("R31.collated/texts that are flattened", "R31.collated/packed texts"),
+        ),
+        (
+            "a record's own variables of its template are left out of its texts",
+            "0",
+            "0.24",
+            ("R31.chats/texts of a template with variables of a record's own",),
+        ),
+        (
+            "the log odds of ORPO cancel where a probability is near one (trl-4763)",
+            "0",
+            "0.27",
+            ("R31.numbers/odds near probabilities of one and zero",),
+        ),
+        (
+            "the clip ratio of asynchronous GRPO counts tokens that the clip leaves as they are",
+            "0",
+            "1.7",
+            ("R31.async_rollouts/a step",),
+        ),
+        (
+            "a template that drops calls of tools is said to take them",
+            "1.1",
+            "1.2",
+            (
+                "R31.templates/turns are written",
+                "R31.templates/first turns of a conversation",
+                "R31.templates/tools of a template",
+            ),
+        ),
+    )
+)
 
 
 class Utilities(KnowsFailures):
     """Functions of `trl.trainer.utils`, `trl.data_utils`, `trl.rewards` and the losses of trainers."""
 
-    known_failures: ClassVar[Sequence[KnownFailure]] = (PROMPTS, PARTS, CUES)
+    known_failures: ClassVar[Sequence[KnownFailure]] = (PROMPTS, PARTS, CUES, *FORMER)
 
     def __init__(self) -> None:
         """Find those that the installed release has.

@@ -105,7 +105,9 @@ class Compared(KnowsFailures, Defining):
         rewards = REWARDS[: 1 + ("reward_weights" in self._known)] if self._takes_functions else ()
         turns = {"turns": "turns as texts"} if self._has_turns else {}
         pairs = dict.fromkeys(PAIRED, "pairs as rows") if self.kind.trainer == "KTO" else {}
-        halves = {LOADED_BFLOAT16: BFLOAT16} if self._loads_bfloat16 else {}
+        halves = (
+            {LOADED_BFLOAT16: BFLOAT16} if self._loads_alike and "model_init_kwargs" in self._known else {}
+        )
         dropout = [DROPOUT] if "disable_dropout" in self._known else []
         forms = [*names[: len(neutral)], *FORMS, *dropout, *rewards]
         given = {**dict.fromkeys(forms, ""), **turns, **pairs, **halves}
@@ -155,11 +157,6 @@ class Compared(KnowsFailures, Defining):
         return self.kind.rows in TURNS and Version(release("trl")) >= Version("1.0")
 
     @property
-    def _loads_bfloat16(self) -> bool:
-        """Whether the release loads models with options, which Transformers before 4.56 has under another name."""
-        return "model_init_kwargs" in self._known and Version(release("transformers")) >= Version("4.56")
-
-    @property
     def _means(self) -> Literal["rows", "tokens", "batch"]:
         """How micro-batches make a step: GRPO had a mean over the tokens of each before it had `dapo`."""
         is_old = self.kind.trainer == "GRPO" and averages_tokens(self.trainer_class)
@@ -173,6 +170,8 @@ class Compared(KnowsFailures, Defining):
 
     def _has(self, options: Options) -> bool:
         """Return whether the release has these options with these values, and the run has others."""
+        if self._ignores(options):
+            return False
         kinds = typing.get_type_hints(self.config_class)
         options = {name: value for name, value in options.items() if name not in MADE}
         if not options:

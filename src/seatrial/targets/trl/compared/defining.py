@@ -21,7 +21,7 @@ from seatrial.targets.trl.compared.kinds import SHORT, Kind, Options
 from seatrial.targets.trl.compared.rows import graded, graded_in_part, rewards_of
 from seatrial.targets.trl.compared.teachers import paired_tokenizer
 from seatrial.targets.trl.compared.tuning import ADAPTER, gradients_of, merged
-from seatrial.targets.trl.named import unnamed_scalars
+from seatrial.targets.trl.named import code_has, unnamed_scalars
 
 MADE: Mapping[str, Sequence[str]] = {
     "rewards": ("several", "several, some missing"),
@@ -64,6 +64,32 @@ class Defining(TinyCausalModel):
         """The definition of a step, which is that of releases since `Kind.defined_since`."""
         is_known = Version(release("trl")) >= Version(self.kind.defined_since)
         return self.kind.definition if is_known else None
+
+    @property
+    def _loads_alike(self) -> bool:
+        """Whether models that a trainer loads with one option have one precision.
+
+        Transformers before 4.56 has the option under another name, and trainers before 1.16 that load the reference
+        of a given model do so in float32.
+        """
+        if Version(release("transformers")) < Version("4.56"):
+            return False
+        loads_reference = code_has("from_path(get_config_model_id(", self.trainer_class)
+        return not loads_reference or Version(release("trl")) >= Version("1.16")
+
+    def _ignores(self, options: Options) -> bool:
+        """Return whether the release is one before 1.15 that does not read what a model of these options has.
+
+        Those end completions at the tokenizer's end token alone, and leave out the scales of Granite's and Falcon-H1's
+        logits where they compute logits in chunks.
+        """
+        if Version(release("trl")) >= Version("1.15"):
+            return False
+        ends = options.get("ends") == "another"
+        scales = options.get("trait") in ("logits_scaling", "lm_head_multiplier")
+        return (ends and not code_has("generation_config.eos_token_id", self.trainer_class)) or (
+            scales and code_has("logit_scale", self.trainer_class)
+        )
 
     def _made(self, plan: ComparedPlan) -> Mapping[str, Any]:
         """Return what a variation has in addition to options; see `MADE`."""

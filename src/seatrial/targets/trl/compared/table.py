@@ -82,7 +82,7 @@ KINDS: Mapping[str, Kind] = {
         rows="prompts",
         options=GROUPS,
         copies=2,
-        defined_since="1.8",
+        defined_since="1.9",
         definition=geometric_mean,
         defined=(
             {"beta": 0.3},

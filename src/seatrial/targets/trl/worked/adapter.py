@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
-from seatrial.targets.trl.worked import given, limits
+from seatrial.targets.trl.worked import given, kept, limits
 from seatrial.targets.trl.worked.callbacks import CALLBACKS
 from seatrial.targets.trl.worked.commands import COMMANDS
 from seatrial.targets.trl.worked.data import DATA_ROWS
@@ -49,7 +49,11 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **CALLBACKS,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
-FAILURES: Mapping[str, Sequence[KnownFailure]] = {**limits.FAILURES, **given.FAILURES}
+FAILURES: Mapping[str, Sequence[KnownFailure]] = {
+    **limits.FAILURES,
+    **given.FAILURES,
+    **kept.FAILURES,
+}
 
 
 class OfTrainers(KnowsFailures):

@@ -18,6 +18,7 @@ import yaml
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.trl.former import LAUNCHES
 from seatrial.targets.trl.worked.launched import KINDS, quiet
 from seatrial.targets.trl.worked.rows import Row
 from seatrial.targets.trl.worked.seen import or_refused
@@ -103,6 +104,7 @@ def _commands() -> Sequence[Row]:
             f"{script}, {what}",
             or_refused(partial(_launched, script, words, file)),
             {**right, "script": f"{script}.py", **own},
+            known=LAUNCHES if script != "sft" else None,
         )
         for script in KINDS
         for what, (words, file, own) in cases.items()

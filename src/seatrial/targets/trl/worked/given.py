@@ -210,8 +210,8 @@ def _neutral(name: str, options: Mapping[str, Any], _: Any) -> bool:
 
 
 def _rows_of(name: str) -> Iterator[Row]:
-    def row(subject: str, what: str, call: Callable[..., Any], right: Any = ()) -> Row:
-        return Row(subject, places(name), what, or_refused(call), [] if right == () else right)
+    def row(subject: str, what: str, call: Callable[..., Any], right: Any = (), since: str = "0") -> Row:
+        return Row(subject, places(name), what, or_refused(call), [] if right == () else right, since)
 
     takes = parameters_of(find_trainer(name)[0])
     both = {"peft_config": _configuration(name, target_modules=["v_proj"])}
@@ -221,6 +221,7 @@ def _rows_of(name: str) -> Iterator[Row]:
             "models",
             "an adapter that is given, and options of another one",
             partial(_given_adapter, name, lambda: both),
+            since="0.29",  # earlier ones merge the first one
         )
     yield row("models", "two adapters, the second active", partial(_second_adapter, name))
     for options in (
@@ -230,7 +231,7 @@ def _rows_of(name: str) -> Iterator[Row]:
     ):
         yield row("steps", f"{options}", partial(_neutral, name, options), True)
     if name == "Reward":
-        yield row("edges", "a model of two labels", _two_labels, "refused")
+        yield row("edges", "a model of two labels", _two_labels, "refused", since="0.29")
     if name == "SFT":
         yield row(
             "texts",

@@ -19,12 +19,13 @@ import torch
 import yaml
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import freeze_imports, temporary_folder
 from seatrial.targets.trl.compared.rows import with_turns
 from seatrial.targets.trl.compared.running import UNTIMED
-from seatrial.targets.trl.former import UNREAD_OPTIONS
+from seatrial.targets.trl.former import TYPES, UNREAD_OPTIONS
 from seatrial.targets.trl.named import parameters_of
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import made_rows
@@ -41,7 +42,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
 }
 """The trainer of a script, and the kind of its rows."""
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
-OF_A_FILE = "options of the model in a file"
+OF_A_FILE, OF_A_TYPE = "options of the model in a file", "attention and type"
+KNOWN: Mapping[str, KnownFailure] = {OF_A_FILE: UNREAD_OPTIONS, OF_A_TYPE: TYPES}
 THINKS = "think_format_reward"
 Run = tuple[dict[str, torch.Tensor], list[dict[str, float]]]
 """The saved tensors, and the log."""
@@ -168,12 +170,15 @@ def _direct(script: str, options: Mapping[str, Any], arguments: Mapping[str, Any
         "eval_dataset": data["test"] if args.eval_strategy != "no" else None,
         **({"reward_funcs": [_thinks()]} if "reward_funcs" in takes else {}),
     }
-    if "processing_class" in inspect.getsource(importlib.import_module(f"trl.scripts.{script}")):
+    source = inspect.getsource(importlib.import_module(f"trl.scripts.{script}"))
+    if "processing_class" in source:
         given["processing_class"] = transformers.AutoTokenizer.from_pretrained(model)
     transformers.set_seed(7)
     with quiet():
         trainer = trainer_class(**{**given, **arguments})
         trainer.train()
+        if args.eval_strategy != "no" and "trainer.evaluate()" in source:
+            trainer.evaluate()
         trainer.save_model(folder)
     return _saved(folder), _logged(trainer)
 
@@ -331,7 +336,7 @@ def _starts(script: str) -> Sequence[Start]:
         ),
         Start(
             "models",
-            "attention and type",
+            OF_A_TYPE,
             (*eager, "--dtype", "bfloat16"),
             options={"model_init_kwargs": {**initial, "dtype": "bfloat16"}},
         ),
@@ -382,7 +387,7 @@ def _made(script: str) -> Sequence[Row]:
             one.what,
             or_refused(partial(_same, script, one)),
             [],
-            known=UNREAD_OPTIONS if one.what == OF_A_FILE else None,
+            known=KNOWN.get(one.what),
         )
         for one in _starts(script)
     ]

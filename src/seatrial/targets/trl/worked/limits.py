@@ -10,9 +10,11 @@ from functools import lru_cache, partial
 from itertools import product
 from typing import Any
 
-from seatrial.targets.common.known import KnownFailure, before
+from seatrial.targets.common.known import KnownFailure, before, between
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_tokenizer
+from seatrial.targets.trl.former import PADDING_KEPT
+from seatrial.targets.trl.named import code_has
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.rows import Row
 from seatrial.targets.trl.worked.seen import Seen, known_options, or_refused, seen_of, takes
@@ -122,10 +124,25 @@ def _mistakes(
     return wrong, emptied
 
 
+def _wrong_prompts(found: Sequence[Seen], limit: int) -> list[str]:
+    """Return which rows do not begin with the end of a prompt; what follows is sampled, and not all have gradients."""
+    ends = [row["prompt"][-limit:] for row in made_rows("prompts")]
+    texts = [tiny_tokenizer().decode(one.ids) for one in found]
+    return [f"no prompt begins {text}" for text in texts if not any(map(text.startswith, ends))]
+
+
+def _keeps_end(name: str, options: Mapping[str, Any]) -> bool:
+    """Return whether rows keep their ends, as those of DPO do by default in releases before 0.29."""
+    default = known_options(find_trainer(name)[1]).get("truncation_mode") if name == "DPO" else None
+    return bool(options.get("truncation_mode", default) == "keep_end")
+
+
 @lru_cache(maxsize=64)
 def _judged(name: str, kind: str, given: tuple[tuple[str, Any], ...]) -> Mistakes:
     """Return what is wrong with rows under limits."""
     options = dict(given)
+    if kind == "prompts":
+        return _wrong_prompts(seen_of(name, made_rows(kind), options), options["max_prompt_length"]), []
     free, found = (seen_of(name, made_rows(kind), {**_without(name), **one}) for one in ({}, options))
     limit = options.get("max_length", options.get("max_seq_length"))
     own = [value for one in ("max_prompt_length", "max_completion_length") if (value := options.get(one))]
@@ -134,7 +151,7 @@ def _judged(name: str, kind: str, given: tuple[tuple[str, Any], ...]) -> Mistake
         free,
         None if own and min(own) < (limit or ENDLESS) else limit,
         scores=name == "Reward",
-        keeps_end="keep_end" in options.values(),
+        keeps_end=_keeps_end(name, options),
     )
     return [
         *wrong,
@@ -171,6 +188,8 @@ def _rows_of(name: str) -> Iterator[Row]:
     known = known_options(find_trainer(name)[1])
     samples = "prompts" in KINDS[name]
     limits = [one for one in LIMITS if one in known and (not samples or one == "max_prompt_length")]
+    if samples and not code_has("max_prompt_length", find_trainer(name)[0]):
+        limits = []  # releases before 0.28 have it without effect, and say so
     modes: list[dict[str, Any]] = [{}]
     if "truncation_mode" in known:
         modes += [{"truncation_mode": "keep_start"}, {"truncation_mode": "keep_end"}]
@@ -213,18 +232,20 @@ LIMITED: Mapping[str, Callable[[], Sequence[Row]]] = {
 }
 
 
-def _has_no_prompt_limit(adapter: Any) -> bool:
-    return not takes("CPO", "max_prompt_length")
-
-
 NONE = KnownFailure(
     "a longest length of None becomes 512, and 1024 in GKD", finding="TRL: the longest length of None"
 ).of("R34.worked/options")
 FILLED = KnownFailure(
     "a prompt that fills the longest length keeps all its tokens, and both answers are empty",
     finding="TRL: prompts that fill a row of CPO and ORPO",
-    releases=_has_no_prompt_limit,
 ).of("R34.worked/batches", "R34.worked/combinations", "R34.worked/edges")
+FILLED_OF_CPO = replace(
+    FILLED, releases=lambda adapter: not takes("CPO", "max_prompt_length") or before("trl", "0.17")(adapter)
+)
+"""Releases between those raise an error."""
+FILLED_OF_KTO = replace(FILLED, releases=before("trl", "1.3")).of(
+    "R34.worked/batches", "R34.worked/combinations"
+)
 NONE_OF_KTO = replace(NONE, releases=before("trl", "1.3"))
 UNANSWERED = KnownFailure(
     "rows are kept of which truncation leaves no token of an answer (trl-6320)",
@@ -232,10 +253,11 @@ UNANSWERED = KnownFailure(
     releases=before("trl", "1.9"),
 ).of("R34.worked/edges")
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {
-    "limits-cpo": (NONE, FILLED),
+    "limits-cpo": (NONE, FILLED_OF_CPO),
     "limits-orpo": (NONE, FILLED),
-    "limits-gkd": (NONE,),
+    "limits-gkd": (NONE, replace(UNANSWERED, releases=before("trl", "1.6"))),
     "limits-sft": (UNANSWERED,),
-    "limits-kto": (NONE_OF_KTO,),
+    "limits-dpo": (UNANSWERED, PADDING_KEPT),
+    "limits-kto": (NONE_OF_KTO, FILLED_OF_KTO, replace(UNANSWERED, releases=between("trl", "1.3", "1.9"))),
 }
 """By adapter."""

@@ -7,12 +7,13 @@ import importlib
 import io
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 from unittest.mock import MagicMock, patch
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS
 from seatrial.targets.trl.worked.rows import UTILS, Row
@@ -38,7 +39,7 @@ GIVEN: Mapping[str, Any] = {
     "a mixture alone": "mixed train",
     "a name alone": "named train",
     "both": "mixed train",
-    "none": "ValueError",
+    "none": "an error",
     "parts": ["mixed first", "mixed second"],
     "no evaluation": None,
 }
@@ -129,8 +130,8 @@ def _data_of(main: Callable[..., Any]) -> dict[str, Any]:
         ):
             try:
                 found[what] = _run(main, *one)["train_dataset"]
-            except ValueError as error:
-                found[what] = type(error).__name__
+            except (ValueError, UnboundLocalError):
+                found[what] = "an error"
     with patch.object(DatasetMixtureConfig, "__init__", _filled(DatasetMixtureConfig.__init__, mixture)):
         parts = ["--dataset_train_split", "first", "--dataset_test_split", "second"]
         both = _run(main, *parts, "--eval_strategy", "steps", "--eval_steps", "5")
@@ -156,10 +157,11 @@ def _reward_functions(main: Callable[..., Any]) -> list[str]:
 
 
 def _model_options(main: Callable[..., Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(find_name("trl", ["trl:ModelConfig"]))}
     words = [
         "--dataset_name",
         "n",
-        "--dtype",
+        "--dtype" if "dtype" in names else "--torch_dtype",
         "bfloat16",
         "--attn_implementation",
         "eager",
@@ -173,7 +175,7 @@ def _model_options(main: Callable[..., Any]) -> dict[str, Any]:
         raise NotServed("the script gives the trainer a model, and no options of one")
     return {
         **{name: own[name] for name in ("revision", "attn_implementation")},
-        "dtype": str(own["dtype"]).removeprefix("torch."),
+        "dtype": str(own.get("dtype", own.get("torch_dtype"))).removeprefix("torch."),
         "rank": getattr(adapter, "r", None),
     }
 
@@ -286,7 +288,7 @@ SCRIPT_ROWS: Sequence[Row] = (
             f"{option} that the vocabulary does not have",
             partial(_refusal, trainer, option),
             "refused",
-            since="1.1.dev0",
+            since="1.1",
         )
         for trainer, options in UNKNOWN.items()
         for option in options
