@@ -64,10 +64,10 @@ class PlainModel(PlainFamily):
 
 
 class PlainOptions:
-    """Two options and a pair; a third is refused."""
+    """Two options and a pair; a third is refused, and a fourth needs a package."""
 
     vocab_size = 20
-    option_names: Sequence[str] = ["scale", "dropout", "refused", "scale & dropout"]
+    option_names: Sequence[str] = ["scale", "dropout", "refused", "packaged", "scale & dropout"]
     trains_alone: Sequence[str] = ["dropout"]
 
     def __init__(self, fault: str = "", known: Mapping[str, str] | None = None) -> None:
@@ -76,6 +76,8 @@ class PlainOptions:
     def with_option(self, name: str) -> PlainModel:
         if name == "refused":
             raise NotServed("no such value")
+        if name == "packaged":
+            raise ImportError("a package is not installed")
         return PlainModel(name, self.fault)
 
     def option_excludes(self, law: str, name: str) -> str | None:

@@ -150,6 +150,18 @@ def test_a_source_tree_has_the_version_that_it_names(monkeypatch: pytest.MonkeyP
     assert [since("seatrial-tree", version)(None) for version in ("0.9", "0.10")] == [True, False]
 
 
+def test_a_tree_may_lack_what_a_patch_release_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree on the way to 0.7.0 is of any time since 0.6.0, and has no bug that is over in 0.6.0 or earlier."""
+    module = ModuleType("seatrial_tree")
+    monkeypatch.setitem(sys.modules, "seatrial_tree", module)
+    module.__version__ = "0.7.0.dev0"  # type: ignore[attr-defined]
+    versions = ("0.5.9", "0.6", "0.6.1", "0.7")
+    assert [before("seatrial-tree", one)(None) for one in versions] == [False, False, True, True]
+    assert [between("seatrial-tree", "0.1", one)(None) for one in versions] == [False, False, True, True]
+    module.__version__ = "0.7.0"  # type: ignore[attr-defined]
+    assert [before("seatrial-tree", one)(None) for one in versions] == [False, False, False, False]
+
+
 def test_a_source_tree_before_a_distribution_is_what_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The path may begin with a checkout of another version than the installed one."""
     tree = ModuleType("packaging")

@@ -8,7 +8,7 @@ from typing import Any
 from seatrial.relations.contracts.loops import Epochs, LoaderPlan
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.accelerate.known import EPOCH_LOST, SEED_LOST, STILL_FILLED
-from seatrial.targets.accelerate.ranked import loader_of, new_accelerator, sizes_needed
+from seatrial.targets.accelerate.ranked import loader_of, new_accelerator, rows_read, sizes_needed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import find_name
 
@@ -47,5 +47,5 @@ class LoadersAlone(KnowsFailures):
                 loader.set_epoch(epoch)
             resumes = plan.skip and epoch == plan.first_epoch
             read = self._skip(loader, plan.skip) if resumes else loader
-            epochs.append([batch.tolist() for batch in read])
+            epochs.append(rows_read(read))
         return epochs

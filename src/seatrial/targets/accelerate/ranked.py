@@ -151,9 +151,14 @@ def _epochs(plan: Mapping[str, Any]) -> Iterator[Any]:
         yield accelerator.skip_first_batches(loader, plan["skip"]) if resumes else loader
 
 
+def rows_read(read: Any) -> list[list[int]]:
+    """Return the rows of each batch; none of a batch that is None, which older releases give where there is none."""
+    return [[] if batch is None else batch.tolist() for batch in read]
+
+
 def loaded(plan: Mapping[str, Any]) -> list[list[list[int]]]:
     """Return the rows of each epoch that this process reads, by batch."""
-    return [[batch.tolist() for batch in read] for read in _epochs(plan)]
+    return [rows_read(read) for read in _epochs(plan)]
 
 
 def said_lengths(plan: Mapping[str, Any]) -> list[int]:
@@ -179,7 +184,7 @@ def loaded_from_state(plan: Mapping[str, Any]) -> list[list[list[int]]]:
     epochs = []
     for epoch in range(plan["first_epoch"], plan["num_epochs"]):
         loader.set_epoch(epoch)
-        epochs.append([batch.tolist() for batch in loader])
+        epochs.append(rows_read(loader))
     return epochs
 
 

@@ -27,12 +27,12 @@ def since(package: str, version: str) -> Releases:
 
 def before(package: str, version: str) -> Releases:
     """Return a test for the installed release of a package to be earlier than this one."""
-    return _of(package, lambda found: found < Version(version))
+    return _of(package, lambda found: _precedes(found, Version(version)))
 
 
 def between(package: str, first: str, end: str) -> Releases:
     """Return a test for the installed release of a package to be the first or later, and earlier than the end."""
-    return _of(package, lambda found: Version(first) <= found < Version(end))
+    return _of(package, lambda found: Version(first) <= found and _precedes(found, Version(end)))
 
 
 def _becomes(found: Version) -> Version:
@@ -40,6 +40,15 @@ def _becomes(found: Version) -> Version:
     if not found.is_devrelease:
         return found
     return Version(f"{found.major}.{found.minor + 1}" if found.micro else found.base_version)
+
+
+def _precedes(found: Version, end: Version) -> bool:
+    """Return whether a version may be without what a release brought.
+
+    A tree that calls itself 0.7.0.dev0 is of any time since 0.6.0, and what 0.6.1 brought may have come to it later.
+    """
+    own = found.is_devrelease and not found.micro and end.micro > 0
+    return found < end or (own and (found.major, found.minor - 1) == (end.major, end.minor))
 
 
 def _of(package: str, holds: Callable[[Version], bool]) -> Releases:

@@ -19,7 +19,7 @@ FIRST: Mapping[str, Mapping[str, Any]] = {
     "LoraConfig": {"r": 4},
     "LoHaConfig": {"r": 4},
     "LoKrConfig": {"r": 4},
-    "OFTConfig": {"oft_block_size": 8},
+    "OFTConfig": {"r": 0, "oft_block_size": 8},
     "IA3Config": {"feedforward_modules": []},
 }
 """Types with options besides their layers."""

@@ -24,7 +24,7 @@ from seatrial.targets.transformers.causal import need_packed_masks
 from seatrial.targets.transformers.families import CausalFamily
 from seatrial.targets.transformers.family_table import FAMILIES, Family
 from seatrial.targets.transformers.option_table import NOT_JUDGED, failures_of, why_excluded
-from seatrial.targets.transformers.option_values import Variant, structures_of, variants_of
+from seatrial.targets.transformers.option_values import OWN_ROTARY, Variant, structures_of, variants_of
 
 NOISE = 0.1
 """Spread that biases and norms get, which are constant in a fresh model: an option that leaves one out then shows."""
@@ -185,7 +185,7 @@ def _refuses(error: Exception) -> bool:
         or type(error).__name__.startswith("StrictDataclass")
         or (
             isinstance(error, KeyError)
-            and any(one in str(error) for one in ("Missing required keys", OF_LLAMA3))
+            and any(one in str(error) for one in ("Missing required keys", OF_LLAMA3, *OWN_ROTARY))
         )
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from seatrial.relations.laws.utilities.own_adapters import SIZES, Added, Operation, Owner
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.target import Gone
 from seatrial.targets.common.trainers import temporary_folder
 
@@ -188,6 +189,7 @@ def own_adapters() -> Owner:
         tensors=made.tensors,
         trains=made.trains,
         active=made.active,
+        freezes="is_trainable" in inspect.signature(made.model.load_adapter).parameters,
     )
 
 
@@ -202,7 +204,7 @@ class OwnAdapters(KnowsFailures):
         KnownFailure(
             "the head of the base trains",
             finding="Transformers: modules that are saved whole, enabled again",
-            releases=before("transformers", "5"),
+            releases=before("peft", "0.19"),
         ).of("R31.own_adapters/a head of its own, enabled again: what trains and is active"),
         KnownFailure(
             "an adapter that is swapped has the scale of the one before, and another rank raises an error",
@@ -213,6 +215,24 @@ class OwnAdapters(KnowsFailures):
             "R31.own_adapters/swapped for another rank",
             "R31.own_adapters/swapped for another rank: what trains and is active",
         ),
+        KnownFailure(
+            "an adapter trains that is loaded for inference",
+            finding="Transformers: adapters that a model loads in later releases",
+            releases=between("transformers", "5", "5.8"),
+        ).of(
+            *(
+                f"R31.own_adapters/{law}: what trains and is active"
+                for law in (
+                    *("added and used", "loaded", "loaded next to one that trains", "saved with two"),
+                    *("swapped", "swapped for another scale"),
+                )
+            )
+        ),
+        KnownFailure(
+            "a module that is saved whole is not loaded",
+            finding="Transformers: adapters that a model loads in later releases",
+            releases=between("transformers", "5", "5.17"),
+        ).of("R31.own_adapters/a head of its own, saved"),
         KnownFailure(
             "a module that is saved whole trains after a load for inference",
             finding="Transformers: adapters that a model loads in later releases",

@@ -116,7 +116,12 @@ class VerlBatches(KnowsFailures):
             unfold = find_name("verl", ["verl.protocol:unfold_batch_dim"])
         except Gone as gone:
             raise NotServed(str(gone)) from gone
-        return unfold(fold(proto, num_rows))
+        try:
+            return unfold(fold(proto, num_rows))
+        except TypeError as error:  # before 0.9 with NumPy 2.4, which took the name away
+            if "newshape" not in str(error):
+                raise
+            raise NotServed(f"verl {release('verl')} folds with a NumPy before 2.4") from error
 
 
 def _source(proto: Any) -> str:

@@ -94,7 +94,7 @@ class VerlCorrection(KnowsFailures):
         rule = self.weight_rules[name]
         level = name.partition(",")[0]
         if self.weights is None:
-            return self._both(log_ratio_BT, mask_BT, level, "truncate", rollout_is_threshold=rule.upper)
+            return self._both(log_ratio_BT, mask_BT, level, "truncate", rollout_is_threshold=rule.upper)[0]
         weights: Tensor = self.weights(
             log_ratio_BT,
             mask_BT,
@@ -108,7 +108,8 @@ class VerlCorrection(KnowsFailures):
         rule = self.rejection_rules[name]
         if self.rejection is None:
             bounds = {"rollout_is_threshold": rule.upper, "rollout_is_threshold_lower": rule.lower}
-            return (self._both(log_ratio_BT, mask_BT, name, "mask", **bounds) > 0).long()
+            weights, *left = self._both(log_ratio_BT, mask_BT, name, "mask", **bounds)
+            return (left[0] if left else weights > 0).long()
         given: dict[str, Any] = {"rollout_rs_threshold": str(rule.upper)}
         if name in OLDER:
             given = {"rollout_rs_threshold": rule.upper, "rollout_rs_threshold_lower": rule.lower}
@@ -117,12 +118,14 @@ class VerlCorrection(KnowsFailures):
         kept: Tensor = self.rejection(log_ratio_BT, mask_BT, rollout_rs=name, **given)[0]
         return kept
 
-    def _both(self, log_ratio_BT: Tensor, mask_BT: Tensor, level: str, mode: str, **bounds: Any) -> Tensor:
+    def _both(
+        self, log_ratio_BT: Tensor, mask_BT: Tensor, level: str, mode: str, **bounds: Any
+    ) -> list[Tensor]:
+        """Return weights, and the mask that is left where the release gives it apart from them."""
         sampler_BT = torch.zeros_like(log_ratio_BT)
         options = {"rollout_is_level": level, "rollout_is_mode": mode, "rollout_is_veto_threshold": None}
-        found, _ = self.both(log_ratio_BT, sampler_BT, mask_BT, **options, **bounds)
-        weights: Tensor = found.batch["rollout_is_weights"]
-        return weights
+        found, *left, _ = self.both(log_ratio_BT, sampler_BT, mask_BT, **options, **bounds)
+        return [found.batch["rollout_is_weights"], *left]
 
 
 CUT_SHARES = KnownFailure(
@@ -198,6 +201,8 @@ class VerlCorrectionMetrics(KnowsFailures):
                 "rollout_is_batch_normalize": options["mean_one"],
             }
         if rules:
+            if not rejection_names():
+                raise NotServed("criteria of this release have other names")
             names = [f"{PREFIXES[over]}_{statistic}" for over, statistic, _ in rules]
             if not set(names) <= set(rejections()):
                 raise NotServed(f"not every one of {names} is a criterion")

@@ -21,7 +21,7 @@ from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import Row, StepResult
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
@@ -31,6 +31,7 @@ from seatrial.targets.verl.places import in_float32, one_process
 from seatrial.targets.verl.steps import ACTOR_SPEC, LOSSES, actor_config
 
 IMPLEMENTATION = "verl.workers.engine.fsdp.transformer_impl"
+PADDING = ("verl.workers.utils.padding", "verl.workers.roles.utils.padding")
 SUMMED = ("actor/pg_loss", "actor/entropy_loss", "kl_loss")
 """Metrics that micro-batches add to."""
 
@@ -107,7 +108,12 @@ class _Engine(TinyCausalModel):
         self.sft_loss = find_name("verl", [f"{module}:sft_loss" for module in LOSSES])
         self.config_class = find_name("verl", ["verl.workers.config:ActorConfig"])
         self.utils = find_name("verl", ["verl.utils:tensordict_utils"])
-        implementation_of_engine()
+        engine = implementation_of_engine().FSDPEngineWithLMHead
+        if "offsets()" not in inspect.getsource(engine):
+            raise Gone(f"engines of verl {release('verl')} take padded rows")
+        # To 0.6 the mask of a row is as long as the row.
+        left_right = find_name("verl", [f"{module}:left_right_2_no_padding" for module in PADDING])
+        self.masks_rows = "loss_mask[-response_len:]" in inspect.getsource(left_right)
 
     @property
     def vocab_size(self) -> int:
@@ -181,9 +187,16 @@ class VerlEngine(_Engine):
         """Return the model of `score`."""
         return self.objective_model()
 
+    def scored_mask(self, rows: Sequence[Row]) -> Tensor:
+        """Return the mask of the rows' losses as the workers of the release give it to the engine."""
+        before = [[0] * len(row.prompt_ids) if self.masks_rows else [] for row in rows]
+        return nested(
+            [[*own, *row.completion_mask] for own, row in zip(before, rows, strict=True)], torch.long
+        )
+
     def score(self, rows: Sequence[Row], temperature: float) -> list[tuple[float, ...]]:
         data = self._data([(row.prompt_ids, row.completion_ids) for row in rows])
-        data["loss_mask"] = nested([row.completion_mask for row in rows], torch.long)
+        data["loss_mask"] = self.scored_mask(rows)
         batch = self._batch(data, [[index] for index in range(len(rows))], temperature=temperature)
         engine = engine_on_cpu(self.objective_model(), entropy_chunks=self.entropy_chunks)
         with in_float32():
@@ -194,9 +207,17 @@ class VerlEngine(_Engine):
         ]
 
 
-class VerlPaddedEngine(VerlEngine):
+SHORT_MASK = KnownFailure(
+    "the mask of attention is as long as the mask of the answer",
+    finding="verl: small functions of older releases",
+    releases=lambda adapter: not adapter.masks_rows and between("verl", "0.7.0.dev0", "0.8")(adapter),
+).of("R5.policy/the model's own log-probabilities")
+
+
+class VerlPaddedEngine(KnowsFailures, VerlEngine):
     """The same, rows padded to the longest of their micro-batch."""
 
+    known_failures: ClassVar[Sequence[KnownFailure]] = (SHORT_MASK,)
     options: ClassVar[Mapping[str, Any]] = {"use_remove_padding": False}
 
 

@@ -285,6 +285,9 @@ def _known(name: str, mode: str) -> tuple[KnownFailure, ...]:
     if mode == "seq-mean-token-sum-norm":
         own.append(SUMMED.of("R12.loss", *(() if name == "clip_cov" else (R2, "R9.loss", "R11.bandit"))))
     if mode == "seq-mean-token-mean":
+        # Of the rows of later releases, of which some have no token, as many are chosen either way.
+        here = (f"{R1} unequal numbers of rows",) if name == "clip_cov" else ()
+        own += [replace(OWN_COVARIANCE, releases=before("verl", "0.7")).of(*here)] if here else []
         own += [
             replace(LEFT_OUT, releases=before("verl", "0.7")).of("R18.facts/masked rows are refused"),
             DIVIDED,

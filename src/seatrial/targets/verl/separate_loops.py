@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from seatrial.relations.contracts.trainer_flow import FlowPlan, FlowRecord
 from seatrial.relations.laws.utilities.trainer_flow import WRITES
-from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.estimators import UNUSED
@@ -79,6 +79,11 @@ class VerlOneStepLoop(VerlSeparateLoop):
             "a checkpoint has the place of the loader after the prompts of the next step, which are lost",
             finding="verl: prompts that are read a step ahead",
         ).of("R31.flow/prompts after a run that was killed"),
+        KnownFailure(
+            "weights are also sent after an update, while answers of the next step are sampled",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.8"),
+        ).of("R31.flow/order of a step"),
     )
     order_of_step = ("sync", "generate", "update", "validate", "save")
     samples_ahead = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -20,6 +19,7 @@ from seatrial.targets.verl.adapted import adapted_functions, check_tensors, foun
 from seatrial.targets.verl.algorithms import MULTIPLIED
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.rewards import objects
+from seatrial.targets.verl.step_metrics import rewards_with_kl
 
 FUNCTIONAL = "verl.utils.torch_functional"
 BALANCING = "verl.utils.seqlen_balancing"
@@ -33,7 +33,6 @@ PLAIN: Mapping[str, tuple[str, ...]] = {
     "answer mask": (f"{FUNCTIONAL}:get_response_mask",),
     "pad lists": (f"{FUNCTIONAL}:pad_2d_list_to_length",),
     "pad on a side": (f"{FUNCTIONAL}:pad_sequence_to_length",),
-    "fit to length": (f"{FUNCTIONAL}:postprocess_data",),
     "without padding": (f"{FUNCTIONAL}:remove_pad_token",),
     "ends of rows": (f"{FUNCTIONAL}:get_unpad_data",),
     "positions": ("verl.utils.model:compute_position_id_with_mask",),
@@ -105,6 +104,17 @@ class VerlSmallFunctions(KnowsFailures):
 def _found(place: str) -> Any:
     """Return what is at `module:name`; modules of the trainer import what their functions do not use."""
     return found_without(place, ("verl.trainer", "verl.utils.dataset"), (*UNUSED, "openai", "qwen_vl_utils"))
+
+
+def _fitted(fit: Any) -> Callable[..., Any]:
+    source = inspect.getsource(fit)
+
+    def fitted(ids: Tensor, mask: Tensor, length: int, pad: int, left: bool, cut: str) -> Any:
+        if f'"{cut}"' not in source and f"'{cut}'" not in source:
+            raise NotServed(f"postprocess_data of verl {release('verl')} cuts no {cut}")
+        return fit(ids, mask, length, pad, left, cut)
+
+    return fitted
 
 
 def _whitening(whiten: Any) -> Callable[..., Any]:
@@ -329,24 +339,11 @@ def _validation(process: Any) -> Callable[..., Any]:
     return processed
 
 
-def _rewards_with_kl(apply: Any, controller_class: Any) -> Callable[..., Any]:
-    if "actor/reward_kl_penalty" not in inspect.getsource(apply):
-        raise Gone(f"verl {release('verl')} logs no actor/reward_kl_penalty")
-
-    def applied(batch: Mapping[str, Tensor], coefficient: float, kind: str) -> tuple[Tensor, float]:
-        with contextlib.redirect_stdout(io.StringIO()):
-            tensors = {**batch, "loss_mask": batch["response_mask"]}
-            turns = {"multi_turn": True} if "multi_turn" in signature(apply).parameters else {}
-            found, metrics = apply(_batch(tensors), controller_class(coefficient), kl_penalty=kind, **turns)
-        return found.batch["token_level_rewards"], float(metrics["actor/reward_kl_penalty"])
-
-    return applied
-
-
 DATA_SET = "verl.utils.dataset.rl_dataset:collate_fn"
 TRAINER = "verl.trainer.ppo.ray_trainer"
 ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] = {
     "masked whitening": ([f"{FUNCTIONAL}:masked_whiten"], _whitening),
+    "fit to length": ([f"{FUNCTIONAL}:postprocess_data"], _fitted),
     "collated": ([DATA_SET], _collated),
     "group statistics": (["verl.utils.groupwise:group_mean_std"], _group_statistics),
     "equal labels": (["verl.utils.groupwise:as_torch_index"], _equal_labels),
@@ -377,7 +374,7 @@ ADAPTED: Mapping[str, tuple[Sequence[str], Callable[..., Callable[..., Any]]]] =
     "validation metrics": ([f"{METRICS}:process_validation_metrics"], _validation),
     "rewards with KL": (
         [f"{TRAINER}:apply_kl_penalty", "verl.trainer.ppo.core_algos:FixedKLController"],
-        _rewards_with_kl,
+        rewards_with_kl,
     ),
     "answer part": (
         [f"{TRAINER}:compute_response_mask"],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
+import torch
 from torch import Tensor
 
 from seatrial.targets.common.target import Gone, find_name, release
@@ -27,6 +30,28 @@ class VerlStepMetrics(Adapted):
 def _batch(tensors: Mapping[str, Tensor], objects: Mapping[str, Any]) -> Any:
     proto = find_name("verl", ["verl:DataProto", "verl.protocol:DataProto"])
     return proto.from_dict(tensors=dict(tensors), non_tensors=dict(objects))
+
+
+def rewards_with_kl(apply: Any, controller_class: Any) -> Callable[..., Any]:
+    """Return what penalizes rewards by a kind of KL, and logs its mean."""
+    if "actor/reward_kl_penalty" not in inspect.getsource(apply):
+        raise Gone(f"verl {release('verl')} logs no actor/reward_kl_penalty")
+    source = inspect.getsource(apply)
+    own_mask = "multi_turn" in source or 'batch["response_mask"]' in source
+
+    def applied(batch: Mapping[str, Tensor], coefficient: float, kind: str) -> tuple[Tensor, float]:
+        with contextlib.redirect_stdout(io.StringIO()):
+            tensors = {**batch, "loss_mask": batch["response_mask"]}
+            if not own_mask:  # between 0.2 and 0.4 all tokens of an answer that are shown train
+                prompt = batch["attention_mask"][:, : -batch["response_mask"].shape[1]]
+                tensors["attention_mask"] = torch.cat([prompt, batch["response_mask"].to(prompt)], dim=1)
+            turns = {"multi_turn": True} if "multi_turn" in inspect.signature(apply).parameters else {}
+            found, metrics = apply(
+                _batch(tensors, {}), controller_class(coefficient), kl_penalty=kind, **turns
+            )
+        return found.batch["token_level_rewards"], float(metrics["actor/reward_kl_penalty"])
+
+    return applied
 
 
 def _row_metrics(compute: Any) -> Callable[..., Any]:

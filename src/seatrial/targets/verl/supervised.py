@@ -14,13 +14,14 @@ import torch
 
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
+from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import StepResult
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.known import KnownFailure, KnowsFailures
+from seatrial.targets.common.target import find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, equal_size, temporary_folder
 from seatrial.targets.verl.places import in_float32, no_memory_log, one_process
-from seatrial.targets.verl.workers import worker_class
+from seatrial.targets.verl.workers import source_of, worker_class
 
 LONG = 64
 """Beyond every example."""
@@ -34,7 +35,7 @@ SHIFTED_TWICE = KnownFailure(
     "the data set shifts its mask to the places that predict, and the trainer shifts it again: the end token does "
     "not train, and the last token of the prompt does",
     finding="verl: the mask of SFTDataset, shifted twice",
-    releases=since("verl", "0.6"),
+    releases=lambda adapter: adapter.shifts,  # since 0.6, and trees before it
 ).of("R12.objective")
 
 
@@ -83,6 +84,7 @@ class VerlSupervisedTrainer(KnowsFailures, TinyCausalModel):
         """Find the trainer and its data set."""
         self.trainer_class = worker_class("verl.trainer.fsdp_sft_trainer", "FSDPSFTTrainer")
         self.data_class = find_name("verl", ["verl.utils.dataset:SFTDataset"])
+        self.shifts = '"loss_mask")[:, 1:]' in source_of(self.trainer_class)
         self._plain = copy.deepcopy(super().tokenizer)
         self._plain.chat_template = PLAIN
 
@@ -122,7 +124,14 @@ class VerlSupervisedTrainer(KnowsFailures, TinyCausalModel):
             "prompt_key": "prompt", "response_key": "response", "max_length": LONG, "truncation": "error",
         }  # fmt: skip
         with in_float32():
-            data = made_data_set(self.data_class, written(texts), self.tokenizer, options)
+            try:
+                data = made_data_set(self.data_class, written(texts), self.tokenizer, options)
+            except AttributeError as error:  # between 0.2 and 0.3 columns are texts within dictionaries
+                if "'DataFrame' object has no attribute 'tolist'" not in str(error):
+                    raise
+                raise NotServed(
+                    f"the data set of verl {release('verl')} reads no columns of texts"
+                ) from error
             return [data[place] for place in range(len(texts))]
 
     def _trainer(self, model: Any, optimizer: Any, size: int) -> Any:

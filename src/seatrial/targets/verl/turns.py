@@ -77,6 +77,16 @@ class VerlTurns(KnowsFailures):
             finding="verl: small functions of older releases",
             releases=before("verl", "0.6.1"),
         ).of("R31.turns/messages of an interaction, several calls in a turn"),
+        KnownFailure(
+            "an interaction is given each result of a tool twice, and not what it answered",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.6"),
+        ).of("R31.turns/messages of an interaction"),
+        KnownFailure(
+            "a turn of the model counts after its limit is checked",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.6"),
+        ).of("R31.turns/limits of turns"),
     )
 
     def __init__(self) -> None:

@@ -5,21 +5,30 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
 
 from seatrial.relations.contracts.utilities import Batch
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.verl.rewards import objects
 
 DECORATOR = "verl.single_controller.base.decorator"
 
 
-class VerlWorkerGroups:
+class VerlWorkerGroups(KnowsFailures):
     """`func_generator` with the functions of `DISPATCH_MODE_FN_REGISTRY`, and those of a mesh that is asked for."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "rows that are given by name are not padded, and the padding of their number is cut off",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.5"),
+        ).of("R31.workers/rows that do not divide evenly, given by name"),
+    )
 
     def __init__(self) -> None:
         """Find the modes.

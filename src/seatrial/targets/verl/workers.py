@@ -19,7 +19,7 @@ from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import Row, StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
-from seatrial.targets.common.stand_ins import import_without
+from seatrial.targets.common.stand_ins import StandIn, import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import CapturingOptimizer, equal_size
@@ -31,6 +31,20 @@ from seatrial.targets.verl.steps import CLIP
 NO_CAP = 1e3
 
 
+VLLM = "verl.third_party.vllm"
+
+
+def _imported(module: str) -> Any:
+    """Import a module of the workers; what they know of a vLLM that is not installed is replaced."""
+    try:
+        return import_without(module, (*UNUSED, "flash_attn"))
+    except ValueError as error:
+        if "vllm version None" not in str(error):
+            raise
+        sys.modules[VLLM] = StandIn(VLLM, {})
+        return import_without(module, (*UNUSED, "flash_attn"))
+
+
 def worker_class(module: str, name: str) -> Any:
     """Return a class of the workers, which computes on the CPU.
 
@@ -38,7 +52,7 @@ def worker_class(module: str, name: str) -> Any:
         Gone: the release has no such worker: its engines train.
     """
     try:
-        found = import_without(module, (*UNUSED, "flash_attn"))
+        found = _imported(module)
     except ModuleNotFoundError as error:
         if not module.startswith(error.name or " "):
             raise

@@ -20,7 +20,7 @@ from seatrial.relations.laws.models.families import (
     reload_changes_nothing,
 )
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line, place_of
+from seatrial.relations.raised import error_line, is_stated, place_of
 from seatrial.relations.tensors import largest_gradient_difference
 from seatrial.relations.worst import relative_error
 
@@ -100,6 +100,8 @@ def _error(stack: Any, case: RowsCase, name: str, judge: Judge) -> str | None:
     except NotServed:
         return None
     except Exception as error:  # noqa: BLE001  a crash with an option is what is wrong with it
+        if isinstance(error, ImportError) and is_stated(error):
+            return None  # it needs a package that is not installed, and says so
         return f"{error_line(error)[:200]} at {place_of(error)}"
     return "" if measure.holds else f"{measure.what}: {measure.error:.3g}, at most {measure.bound:.3g}"
 
