@@ -48,8 +48,8 @@ DROPPING: Mapping[str, Any] = {
 LIKELIHOOD_LOGGED = LIKELIHOOD.of(
     *LIKELIHOOD.laws,
     "R22.whole/loss, two micro-batches a step",
-    "R23.whole/logged loss and scalars",
-    "R23.whole/logged loss and scalars, between steps that are logged",
+    "R23.whole/logged loss and scalars::loss",
+    "R23.whole/logged loss and scalars, between steps that are logged::loss",
 )
 """In the logged loss too, where rows of one micro-batch differ much in their tokens."""
 
