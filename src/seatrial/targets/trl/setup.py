@@ -129,6 +129,16 @@ NUM_TOKENS = KnownFailure(
 MEANS = KnownFailure(
     "a scalar of a step is the mean of its micro-batches' means", finding="TRL: means of means in the log"
 ).of("R22.whole/means of a step are over all its rows")
+MEANS_OF_SFT, MEANS_OF_DPO, MEANS_OF_KTO, MEANS_OF_ROLLOUTS = (
+    MEANS.of(f"{MEANS.laws[0]}::{scalars}")
+    for scalars in (
+        "mean_token_accuracy",
+        "logits/*, mean_token_accuracy, entropy",
+        "logits/*, logps/*, rewards/*, entropy",
+        "kl, clip_ratio*",
+    )
+)
+"""By trainer."""
 REFERENCE = KnownFailure(
     "a checkpoint does not hold the synchronised reference, which starts again from the first one",
     finding="TRL: a synchronised reference after a resume",
