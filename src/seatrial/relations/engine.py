@@ -168,7 +168,7 @@ def _run_law(
                 other = shrinker.shrink(other, judged, expected)
                 return LawResult(law=law, measures=tuple(measures), violation=other, known=tuple(known))
             if expected.reason(law.name) is not None:
-                break  # whatever is broken in it
+                break  # a declaration of the whole law is of all its cases
     return LawResult(
         law=law,
         measures=tuple(measures),

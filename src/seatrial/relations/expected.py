@@ -2,7 +2,7 @@
 
 The attribute `expected_failures` of an adapter maps `RELATION/law name` (or a relation's id, for all its laws at once)
 to the reason. A law that judges several parts, such as logged scalars, may be expected to be broken in some of them:
-`RELATION/law name::part, part`, where `*` stands for any text; a violation in another part is not expected. A relation
+`RELATION/law name::part, part`, where `*` is any text; a violation in another part is not expected. A relation
 fails if a law is broken that is not expected, or if an expected failure does not occur: what is fixed must not stay
 excused. An adapter with `failures_may_hold = True`, which serves releases that its author has not seen, only reports
 the latter.
