@@ -13,7 +13,8 @@ LAST = """
 def of_the_last(f):
     def called(self, logs, *words):
         own = self._metrics["train"]
-        own["rewards/margins"] = own["rewards/margins"][-1:]
+        if "rewards/margins" in own:
+            own["rewards/margins"] = own["rewards/margins"][-1:]
         return f(self, logs, *words)
     return called
 replace(trl.DPOTrainer, "log", of_the_last)
