@@ -17,7 +17,7 @@ from seatrial.relations.registry import select
 (relation,) = select([sys.argv[2]])
 seeds = [int(seed) for seed in sys.argv[3:]]
 verdict = run_relation(relation, adapters[sys.argv[1]](), seeds=seeds, shrink_seconds=0)
-print("\\n" + json.dumps([verdict.outcome.value, verdict.details.get("laws_broken", [])]))
+print("\\n" + json.dumps([verdict.outcome.value, verdict.details], default=str))
 """
 
 VARIABLES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -66,7 +66,24 @@ def judged(
     paths: Sequence[Path] = (),
     **variables: str,
 ) -> tuple[str, list[str]]:
-    """Judge a relation in an environment; return its outcome and the laws broken.
+    """Judge a relation in an environment; return its outcome and the laws broken; see `judged_in_full`."""
+    outcome, details = judged_in_full(
+        python, program, adapter, relation, seeds=seeds, paths=paths, **variables
+    )
+    return outcome, details.get("laws_broken", [])
+
+
+def judged_in_full(
+    python: Path,
+    program: Sequence[str],
+    adapter: str,
+    relation: str,
+    *,
+    seeds: Sequence[int] = (0,),
+    paths: Sequence[Path] = (),
+    **variables: str,
+) -> tuple[str, dict[str, Any]]:
+    """Judge a relation in an environment; return the outcome and the details of its verdict.
 
     Args:
         python: of the environment.
@@ -85,8 +102,8 @@ def judged(
         [adapter, relation, *map(str, seeds)],
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    outcome, broken = json.loads(ran.stdout.splitlines()[-1])
-    return outcome, broken
+    outcome, details = json.loads(ran.stdout.splitlines()[-1])
+    return outcome, details
 
 
 def by_day(cases: Sequence[tuple[str, ...]], place: int, but: Sequence[str] = ()) -> list[Any]:

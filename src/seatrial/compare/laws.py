@@ -17,6 +17,8 @@ class Law(NamedTuple):
     state: str
     reason: str
     num_samples: int
+    parts: tuple[str, ...] = ()
+    """What is broken of a law that judges several parts."""
 
 
 def laws_of(verdicts: Sequence[Verdict]) -> dict[str, Law]:
@@ -31,7 +33,9 @@ def laws_of(verdicts: Sequence[Verdict]) -> dict[str, Law]:
         details = verdict.details
 
         def put(law: str, state: str, reason: str, at: str = prefix, of: Verdict = verdict) -> None:
-            found.setdefault(f"{at}/{law}", Law(state, reason, max(1, of.num_samples)))
+            broken = of.details.get("parts", {}).get(law, {})
+            parts = tuple(part for names in broken.values() for part in names)
+            found.setdefault(f"{at}/{law}", Law(state, reason, max(1, of.num_samples), parts))
 
         for law in details.get("laws_broken", ()):
             put(law, BROKEN, _sentence(verdict.reason, law))
@@ -121,6 +125,9 @@ def _difference(old: Law | None, new: Law | None) -> tuple[Outcome, str, str]:
         if old is not None and old.state == HELD:
             return Outcome.FAIL, BROKE, f"HEAD broke this law: {new.reason}"
         if old is not None and old.state == BROKEN:
+            more = [part for part in new.parts if part not in old.parts]
+            if old.parts and more:
+                return Outcome.FAIL, BROKE, f"HEAD broke {', '.join(more)} of this law: {new.reason}"
             return Outcome.SKIPPED, BEFORE, f"broken before: {new.reason}"
         return Outcome.SKIPPED, APART, f"broken at HEAD; BASE cannot be compared ({_why(old)}): {new.reason}"
     if new is not None and new.state == HELD:

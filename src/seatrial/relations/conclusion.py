@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seatrial.relations.expected import Expected
+from seatrial.relations.expected import Expected, is_named
 from seatrial.relations.law import (
     MAX_NAMED,
     Law,
@@ -24,11 +24,16 @@ from seatrial.words import counted
 
 @dataclass(frozen=True, kw_only=True)
 class LawResult:
-    """Result of one law: measures that held, and at most one of the other four."""
+    """Result of one law: measures that held, violations that are declared, and at most one of the other four."""
 
     law: Law
     measures: tuple[Measure, ...] = ()
+    known: tuple[Violation, ...] = ()
+    """What is declared to be broken, of the whole law or of parts of it."""
+    judged_parts: tuple[str, ...] = ()
+    """Parts that were judged with every seed, whether they hold or not."""
     violation: Violation | None = None
+    """What is broken and not declared."""
     idle: NotExercised | None = None
     missing: MissingDependency | None = None
     misfit: Misfit | None = None
@@ -36,12 +41,45 @@ class LawResult:
     @property
     def num_cases(self) -> int:
         """Number of cases judged."""
-        return len(self.measures) + int(self.violation is not None)
+        broken = (*self.known, *([self.violation] if self.violation else []))
+        return len(self.measures) + len({one.seed for one in broken})
 
     @property
     def held(self) -> bool:
         """Whether the law was exercised and held."""
-        return bool(self.measures) and not (self.violation or self.missing or self.misfit)
+        return bool(self.measures) and not (self.known or self.violation or self.missing or self.misfit)
+
+    def reasons(self, expected: Expected) -> dict[str, list[str]]:
+        """Return the parts that are broken as declared, by the reason."""
+        whole = expected.reason(self.law.name)
+        found: dict[str, list[str]] = {}
+        for one in self.known:
+            parts = one.measure.broken_parts if one.measure is not None else []
+            if whole is not None:
+                found.setdefault(whole, []).extend(parts)
+                continue
+            for part in parts:
+                found.setdefault(str(expected.reason(self.law.name, part)), []).append(part)
+        return {reason: list(dict.fromkeys(parts)) for reason, parts in found.items()}
+
+
+def divided(found: Violation, expected: Expected) -> tuple[Violation | None, Violation | None]:
+    """Return of a violation what is declared, and what is not."""
+    name, measure = found.law.name, found.measure
+    if expected.reason(name) is not None:
+        return found, None
+    known = [] if measure is None else [part for part in measure.broken_parts if expected.reason(name, part)]
+    if measure is None or not known:
+        return None, found
+    broken = {part: measure.parts[part] for part in measure.broken_parts}
+    declared, others = (
+        {part: one for part, one in broken.items() if (part in known) == is_known}
+        for is_known in (True, False)
+    )
+    return (
+        replace(found, measure=Measure.of_parts(declared)),
+        replace(found, measure=Measure.of_parts(others)) if others else None,
+    )
 
 
 def conclude(
@@ -72,14 +110,13 @@ def conclude(
         "laws": sorted(result.law.name for result in results if result.held),
         "laws_not_exercised": {result.law.name: result.idle.reason for result in results if result.idle},
         "expected_failures": {
-            result.law.name: expected.reason(result.law.name)
-            for result in results
-            if _is_expected(result, expected)
+            result.law.name: "; ".join(result.reasons(expected)) for result in results if result.known
         },
+        "parts": _broken_parts(results, expected),
         "facts": dict(facts),
         "raises": _grouped(
             (f"{type(one.raised).__name__} at {place_of(one.raised)}", one.sentence(), one.law.name)
-            for one in _unexpected(results, expected)
+            for one in _unexpected(results)
             if one.raised is not None
         ),
         "misfits": _grouped(
@@ -87,7 +124,7 @@ def conclude(
         ),
     }
     return (
-        _failed(relation, results, expected, {} if expected.may_hold else fixed, notes, details, diagnose)
+        _failed(relation, results, {} if expected.may_hold else fixed, notes, details, diagnose)
         or _blocked(relation, results, notes, details)
         or _not_failed(relation, results, notes, details)
     )
@@ -128,8 +165,16 @@ def report_once(verdict: Verdict, reported: dict[str, str]) -> Verdict:
     )
 
 
-def _is_expected(result: LawResult, expected: Expected) -> bool:
-    return result.violation is not None and expected.reason(result.law.name) is not None
+def _broken_parts(results: Sequence[LawResult], expected: Expected) -> dict[str, dict[str, list[str]]]:
+    """Return for each law of parts that is broken which of them are, as declared and otherwise."""
+    found = {}
+    for result in results:
+        declared = [part for parts in result.reasons(expected).values() for part in parts]
+        measure = result.violation.measure if result.violation else None
+        broken = measure.broken_parts if measure is not None else []
+        if declared or broken:
+            found[result.law.name] = {"expected": declared, "broken": broken}
+    return found
 
 
 def _fixed(relation: Relation, results: Sequence[LawResult], expected: Expected) -> dict[str, str]:
@@ -139,26 +184,31 @@ def _fixed(relation: Relation, results: Sequence[LawResult], expected: Expected)
         for result in results
         if result.held and result.law.name in expected.laws
     }
+    for result in results:
+        known = [part for one in result.known if one.measure for part in one.measure.broken_parts]
+        for names, reason in expected.parts.get(result.law.name, {}).items():
+            own = [part for part in result.judged_parts if is_named(part, names)]
+            if own and not set(own) & set(known) and result.law.name not in expected.laws:
+                fixed[f"law {result.law.name!r}, {names}"] = reason
     exercised = [result for result in results if result.num_cases]
-    if expected.whole is not None and exercised and not any(result.violation for result in exercised):
+    if expected.whole is not None and exercised and not any(one.violation or one.known for one in exercised):
         fixed[relation.id] = expected.whole
     return fixed
 
 
-def _unexpected(results: Sequence[LawResult], expected: Expected) -> list[Violation]:
-    return [result.violation for result in results if result.violation and not _is_expected(result, expected)]
+def _unexpected(results: Sequence[LawResult]) -> list[Violation]:
+    return [result.violation for result in results if result.violation]
 
 
 def _failed(
     relation: Relation,
     results: Sequence[LawResult],
-    expected: Expected,
     fixed: Mapping[str, str],
     notes: Sequence[str],
     details: dict[str, Any],
     diagnose: Callable[[], str | None],
 ) -> Verdict | None:
-    unexpected = _unexpected(results, expected)
+    unexpected = _unexpected(results)
     violations = [violation for violation in unexpected if violation.raised is None]
     if not unexpected and not fixed:
         return None
@@ -221,7 +271,7 @@ def _not_failed(
     held = [result for result in results if result.held]
     undeclared = [result for result in results if result.idle and not result.idle.declared]
     if not held:
-        broken = any(result.violation for result in results)
+        broken = any(result.known for result in results)
         reason = (
             "every law that could be exercised is broken as expected"
             if broken
@@ -260,13 +310,18 @@ def _notes(results: Sequence[LawResult], expected: Expected, facts: Mapping[str,
             named = "; ".join(left_out[:MAX_NAMED])
             notes.append(f"law {result.law.name!r} left out what the stack does not serve ({named}{more})")
     notes += [
-        f"law {result.law.name!r} broken as expected ({expected.reason(result.law.name)})"
+        f"law {result.law.name!r} broken as expected{_named(parts)} ({reason})"
         for result in results
-        if _is_expected(result, expected)
+        for reason, parts in result.reasons(expected).items()
     ]
     if facts:
         notes.append("the stack declares " + ", ".join(f"{name}={value!r}" for name, value in facts.items()))
     return notes
+
+
+def _named(parts: Sequence[str]) -> str:
+    more = f" and {len(parts) - MAX_NAMED} more" if len(parts) > MAX_NAMED else ""
+    return f" in {', '.join(parts[:MAX_NAMED])}{more}" if parts else ""
 
 
 def _num_cases(results: Sequence[LawResult]) -> int:

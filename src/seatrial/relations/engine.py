@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from seatrial.relations.cases.case import Case
-from seatrial.relations.conclusion import LawResult, conclude
+from seatrial.relations.conclusion import LawResult, conclude, divided
 from seatrial.relations.contracts import COMPONENTS
 from seatrial.relations.expected import Expected, expected_of
 from seatrial.relations.facts import describe_facts
@@ -145,9 +145,14 @@ def _run_law(
     if declaration:
         return LawResult(law=law, idle=NotExercised(law=law, reason=declaration, declared=True))
     measures: list[Measure] = []
+    known: list[Violation] = []
+    judged_parts: dict[str, None] = {}
     idle = NotExercised(law=law, reason="it did not apply to the cases of these seeds")
     for seed in _seeds_of(law, seeds):
         found = _exercise(law, judged, seed, tidy)
+        measured = found.measure if isinstance(found, Violation) else found
+        if isinstance(measured, Measure):
+            judged_parts |= dict.fromkeys(measured.parts)
         if isinstance(found, Measure):
             measures.append(found)
         elif isinstance(found, NotExercised):
@@ -157,9 +162,20 @@ def _run_law(
         elif isinstance(found, Misfit):
             return LawResult(law=law, measures=tuple(measures), misfit=found)
         else:
-            smallest = found if expected.reason(law.name) else shrinker.shrink(found, judged)
-            return LawResult(law=law, measures=tuple(measures), violation=smallest)
-    return LawResult(law=law, measures=tuple(measures), idle=None if measures else idle)
+            declared, other = divided(found, expected)
+            known += [declared] if declared else []
+            if other is not None:
+                other = shrinker.shrink(other, judged, expected)
+                return LawResult(law=law, measures=tuple(measures), violation=other, known=tuple(known))
+            if expected.reason(law.name) is not None:
+                break  # a declaration of the whole law is of all its cases
+    return LawResult(
+        law=law,
+        measures=tuple(measures),
+        known=tuple(known),
+        judged_parts=tuple(judged_parts),
+        idle=None if measures or known else idle,
+    )
 
 
 def _exercise(law: Law, judged: _Judged, seed: int, tidy: bool) -> _Found:
@@ -219,8 +235,11 @@ class _Shrinker:
     seconds: float
     clock: Callable[[], float]
 
-    def shrink(self, violation: Violation, judged: _Judged) -> Violation:
-        """Return the violation on the simplest case found that still breaks the same law in the same way."""
+    def shrink(self, violation: Violation, judged: _Judged, expected: Expected) -> Violation:
+        """Return the violation on the simplest case found that still breaks the same law in the same way.
+
+        What is expected to be broken does not count.
+        """
         calls, smallest, progress, end = 0, violation, True, self.clock() + self.seconds
         while progress:
             progress = False
@@ -228,8 +247,9 @@ class _Shrinker:
                 if calls >= MAX_SHRINK_CALLS or self.clock() >= end:
                     return smallest
                 calls += 1
-                found = _measure(violation.law, judged, violation.seed, case)
-                if isinstance(found, Violation) and (found.raised is None) == (violation.raised is None):
+                found: _Found | None = _measure(violation.law, judged, violation.seed, case)
+                found = divided(found, expected)[1] if isinstance(found, Violation) else None
+                if found is not None and (found.raised is None) == (violation.raised is None):
                     smallest, progress = found, True
                     break
         return smallest

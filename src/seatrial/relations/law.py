@@ -14,15 +14,15 @@ Several decorators on one function register one law each; laws keep the order in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from seatrial.relations.cases.case import Case
 from seatrial.relations.contracts import COMPONENTS
 from seatrial.relations.raised import error_line, place_of
-from seatrial.relations.worst import Worst
+from seatrial.relations.worst import Worst, is_worse
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Measure:
     """What was compared, and where the largest difference is."""
     left_out: Sequence[str] = ()
     """Parts of the case that the stack does not serve, each with the reason; the others were compared."""
+    parts: Mapping[str, Measure] = field(default_factory=dict)
+    """Measures of what the law judges one by one, such as logged scalars: each is declared to be broken by itself."""
 
     @classmethod
     def count(cls, wrong: Sequence[object], what: str, left_out: Sequence[str] = ()) -> Measure:
@@ -57,6 +59,35 @@ class Measure:
         if not compared:
             worst = Worst(math.inf, "nothing to compare")
         return cls(error=worst.error, bound=bound, what=f"{what}, at {worst.place}")
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, Measure]) -> Measure:
+        """Return the measure of the worst part, infinite if there is none; see `parts`."""
+        worst = next(iter(parts.values()), cls(error=math.inf, bound=0, what="nothing to compare"))
+        for one in parts.values():
+            if is_worse(one.error, worst.error):
+                worst = one
+        return replace(worst, parts=dict(parts))
+
+    @classmethod
+    def largest_of_each(cls, found: Iterable[tuple[str, float, str]], bound: float, what: str) -> Measure:
+        """Return the measure of these (part, error, place), each part by itself."""
+        places: dict[str, list[tuple[float, str]]] = {}
+        for part, error, place in found:
+            places.setdefault(part, []).append((error, place))
+        return cls.of_parts({part: cls.largest(own, bound, what) for part, own in places.items()})
+
+    @classmethod
+    def count_of_each(cls, wrong: Mapping[str, Sequence[object]], what: str) -> Measure:
+        """Return the measure of wrong items by part, none of a part that is right."""
+        return cls.of_parts(
+            {part: cls.count(own, what) for part, own in wrong.items()} or {what: cls.count([], what)}
+        )
+
+    @property
+    def broken_parts(self) -> list[str]:
+        """The parts that do not hold, in their order."""
+        return [part for part, one in self.parts.items() if not one.holds]
 
     @property
     def holds(self) -> bool:
@@ -218,6 +249,9 @@ class Violation:
             return f"raises {error_line(self.raised)}, {where}"
         assert self.measure is not None
         broke = f"{self.measure.what}: {self.measure.error:.3g}, allowed {self.measure.bound:.3g}"
+        if len(parts := self.measure.broken_parts) > 1:
+            more = f" and {len(parts) - MAX_NAMED} more" if len(parts) > MAX_NAMED else ""
+            broke += f"; broken are {', '.join(parts[:MAX_NAMED])}{more}"
         why = f". Usually: {self.law.suspects}" if cause is None else f". Cause: {cause}" if cause else ""
         return f"law {self.law.name!r} broken (seed {self.seed}): {broke}{why}"
 

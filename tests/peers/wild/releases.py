@@ -20,6 +20,7 @@ from typing import Any
 from packaging.version import Version
 from tests.peers.wild.runner import HERE, Task, failed_laws, verdicts_of
 
+from seatrial.relations.expected import OF_PARTS
 from seatrial.targets import PEERS
 
 _TABLE = tomllib.loads((HERE / "releases.toml").read_text(encoding="utf-8"))
@@ -53,7 +54,10 @@ def version_of(entry: Mapping[str, Any]) -> Version:
 
 
 def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
-    """Return for each adapter how many laws held, and which did not, or that the release has no such component."""
+    """Return for each adapter how many laws held, and which did not, or that the release has no such component.
+
+    A law that is broken in parts is named once for each, `RELATION/law::part`.
+    """
     found: Found = {}
     for verdict in verdicts:
         adapter, _, rest = verdict["name"].partition(": ")
@@ -66,8 +70,14 @@ def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
         )
         relation, details = rest.split()[0], verdict["details"]
         row["held"] += len(details["laws"])
-        row["declared"] += [f"{relation}/{law}" for law in details["expected_failures"]]
-        row["broken"] += [f"{relation}/{law}" for law in failed_laws(details)]
+        parts = details.get("parts", {})
+        for kind, laws, broken in (
+            ("declared", details["expected_failures"], "expected"),
+            ("broken", failed_laws(details), "broken"),
+        ):
+            for law in laws:
+                names = [OF_PARTS + part for part in parts.get(law, {}).get(broken, [])]
+                row[kind] += [f"{relation}/{law}{name}" for name in names or [""]]
         row["mended"] += [f"{relation}/{law}" for law in details.get("laws_fixed", [])]
         row["blocked"] += [verdict["reason"]] if verdict["outcome"] == "Blocked" else []
     return found
@@ -89,6 +99,11 @@ def without_record(entry: Mapping[str, Any], found: Found, *, thorough: bool) ->
     ]
 
 
+def law_of(broken: str) -> str:
+    """Return the law of what is broken, whether in a part or as a whole."""
+    return broken.partition(OF_PARTS)[0]
+
+
 def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> Mapping[str, Any] | None:
     """Return the known bug of a release that a broken law is about; None where no one knows of it."""
     for bug in KNOWN:
@@ -96,7 +111,7 @@ def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> Mapping[str, 
             bug["target"] == entry["target"]
             and any(fnmatchcase(adapter, pattern) for pattern in bug["adapters"])
             and version_of(entry) < Version(bug["before"])
-            and any(fnmatchcase(law, pattern) for pattern in bug["laws"])
+            and any(fnmatchcase(one, pattern) for one in (law, law_of(law)) for pattern in bug["laws"])
         ):
             return bug
     return None

@@ -18,6 +18,7 @@ from tests.peers.wild.releases import (
     RELEASES,
     Found,
     known_bug,
+    law_of,
     name_of,
     unknown,
     without_record,
@@ -43,7 +44,6 @@ def drawn(page: str) -> str:
 
 def _row(entry: Mapping[str, Any], found: Found) -> str:
     there = {name: row for name, row in found.items() if "held" in row}
-    broken = [(name, law) for name, row in there.items() for law in row["broken"]]
     cells = (
         _plain(name_of(entry)),
         entry["date"].isoformat(),
@@ -52,8 +52,11 @@ def _row(entry: Mapping[str, Any], found: Found) -> str:
         _names(found, "gone"),
         _names(found, "uncovered"),
         sum(row["held"] for row in there.values()),
-        sum(len(row["declared"]) for row in there.values()),
-        sum(known_bug(entry, *one) is not None for one in broken),
+        sum(len({law_of(one) for one in row["declared"]}) for row in there.values()),
+        sum(
+            len({law_of(one) for one in row["broken"] if known_bug(entry, name, one)})
+            for name, row in there.items()
+        ),
         ", ".join(unknown(entry, found)) or "0",
         sum(len(row["blocked"]) for row in there.values()),
         sum(len(without_record(entry, found, thorough=thorough)) for thorough in (False, True)),

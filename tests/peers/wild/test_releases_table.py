@@ -99,6 +99,33 @@ def test_a_law_that_no_one_explains_is_named() -> None:
     assert unknown(entry, found) == [f"{adapter}: {law}", "other: R9.x/y"]
 
 
+def test_a_part_that_no_one_explains_is_named() -> None:
+    """Also next to a part of the same law that a known bug explains; a bug of a whole law explains all its parts."""
+    law = "R22.whole/scalars, two micro-batches a step"
+    bug = next(bug for bug in KNOWN if f"{law}::num_tokens" in bug["laws"])
+    entry = next(one for one in RELEASES if name_of(one) == "trl==0.16.1")
+    adapter = bug["adapters"][0]
+    whole = {adapter: {"broken": [f"{law}::num_tokens", f"{law}::kl"]}}
+    assert unknown(entry, whole) == [f"{adapter}: {law}::kl"]
+    assert (
+        unknown(entry, {"whole-grpo-iterations": {"broken": ["R23.whole/training is the same::reward"]}})
+        == []
+    )
+
+
+def test_wrong_scalars_are_recorded_one_by_one() -> None:
+    """As declared and as broken."""
+    details = {
+        "laws": [],
+        "expected_failures": {"a": "why"},
+        "laws_broken": ["a", "b"],
+        "parts": {"a": {"expected": ["x", "y"], "broken": ["z"]}},
+    }
+    found = record([{"name": "one: R22.x y", "outcome": "Fail", "details": details}])
+    assert found["one"]["declared"] == ["R22.x/a::x", "R22.x/a::y"]
+    assert found["one"]["broken"] == ["R22.x/a::z", "R22.x/b"]
+
+
 def test_verdicts_are_counted_by_adapter() -> None:
     """A component that the release lacks is named, and Blocked is none of broken."""
     details = {"laws": ["a", "b"], "expected_failures": {"c": "why"}}

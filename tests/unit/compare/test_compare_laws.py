@@ -45,6 +45,25 @@ def test_broken_on_both_does_not_fail_and_an_expected_failure_counts_as_broken()
     assert kinds(base, head) == {"R2/b": BEFORE, "R2/e": BEFORE}
 
 
+def test_a_part_of_a_broken_law_that_head_alone_breaks_is_broken_by_head() -> None:
+    """Such as a second logged scalar; one that HEAD fixes beside others leaves the law broken."""
+    one = [relation("R2 x", expected_failures={"e": "known"}, parts={"e": {"expected": ["a"], "broken": []}})]
+    both = [
+        relation(
+            "R2 x",
+            Outcome.FAIL,
+            "law 'e' broken: b is 2",
+            laws_broken=["e"],
+            expected_failures={"e": "known"},
+            parts={"e": {"expected": ["a"], "broken": ["b"]}},
+        )
+    ]
+    [verdict] = compare_laws(one, both)
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.reason == "HEAD broke b of this law: law 'e' broken: b is 2"
+    assert kinds(both, one) == kinds(both, both) == {"R2/e": BEFORE}
+
+
 def test_a_law_that_one_side_has_alone_is_not_compared() -> None:
     base = [relation("R3 x", laws=["a"])]
     head = [relation("R3 x", Outcome.FAIL, laws=["a"], laws_broken=["new"])]

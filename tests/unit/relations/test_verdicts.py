@@ -1,5 +1,6 @@
 """What a relation concludes: laws not exercised, missing packages, declared facts, expected failures, time."""
 
+import math
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, PackageNotFoundError
 from typing import Any, ClassVar
@@ -197,6 +198,71 @@ def test_an_expected_failure_that_holds_is_reported_where_other_releases_are_jud
     assert judged(law("worse", measured(2.0)), stack=OfAnyRelease()).outcome is Outcome.FAIL
 
 
+def scalars(**errors: float | Mapping[int, float]) -> Law:
+    """Return a law of scalars with these errors, or one by seed, of which 1 is allowed."""
+
+    def measure(stack: Any, case: Count) -> Measure:
+        found = [
+            (name, error if isinstance(error, float) else error.get(case.size, 0.0), f"{name} of step 3")
+            for name, error in errors.items()
+        ]
+        return Measure.largest_of_each(found, 1.0, "logged scalars")
+
+    return Law(
+        name="scalars", make=lambda stack, seed, tidy: Count(seed), measure=measure, suspects="a suspect"
+    )
+
+
+class ExpectingScalars(Stack):
+    """An adapter of a stack that logs two wrong scalars, one reason for each."""
+
+    expected_failures: ClassVar = {
+        "R99.x/scalars::loss": "bug 12",
+        "R99.x/scalars::logits/*, logps": "bug 13",
+    }
+
+
+def test_a_second_wrong_scalar_is_told_beside_a_declared_one() -> None:
+    """Also one that only another case shows; what is declared is no failure, and stays in the notes."""
+    found = judged(scalars(loss=2.0, entropy=3.0, lr=0.0), stack=ExpectingScalars())
+    assert found.outcome is Outcome.FAIL
+    assert found.reason.startswith("law 'scalars' broken (seed 0): logged scalars, at entropy of step 3: 3,")
+    assert "law 'scalars' broken as expected in loss (bug 12)" in found.reason
+    assert found.details["parts"] == {"scalars": {"expected": ["loss"], "broken": ["entropy"]}}
+    later = judged(scalars(loss=2.0, entropy={2: math.nan}), stack=ExpectingScalars())
+    assert later.outcome is Outcome.FAIL
+    assert later.details["parts"] == {"scalars": {"expected": ["loss"], "broken": ["entropy"]}}
+
+
+def test_wrong_scalars_that_are_declared_are_no_failure() -> None:
+    """A pattern names several; a declaration of another reason says so by itself."""
+    errors = {"loss": 2.0, "logits/chosen": 5.0, "lr": 0.0}
+    verdict = judged(GOOD, scalars(**errors), stack=ExpectingScalars())
+    assert verdict.outcome is Outcome.PASS
+    assert "law 'scalars' broken as expected in loss (bug 12)" in verdict.reason
+    assert "law 'scalars' broken as expected in logits/chosen (bug 13)" in verdict.reason
+    assert verdict.details["expected_failures"] == {"scalars": "bug 12; bug 13"}
+
+
+def test_a_declared_scalar_that_holds_is_red_beside_a_broken_one() -> None:
+    """One that is not logged excuses nothing and is not fixed; a crash is of no scalar."""
+    verdict = judged(scalars(loss=2.0, logps=0.0), stack=ExpectingScalars())
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.details["laws_fixed"] == ["law 'scalars', logits/*, logps"]
+    assert judged(scalars(loss=2.0), stack=ExpectingScalars()).details["laws_fixed"] == []
+    crash = law("scalars", raising(KeyError("loss")))
+    assert judged(crash, stack=ExpectingScalars()).outcome is Outcome.FAIL
+
+
+def test_all_wrong_scalars_are_named_in_one_line() -> None:
+    """The worst with its place, then the names; a sound law says as little as before."""
+    found = judged(scalars(a=2.0, b=4.0, c=3.0, d=2.0, e=0.0))
+    assert "at b of step 3: 4, allowed 1; broken are a, b, c and 1 more. Usually" in found.reason
+    assert found.details["laws_broken"] == ["scalars"]
+    assert judged(scalars(a=0.5, b=0.25)).reason == "1 law held on 3 cases"
+    assert judged(scalars(a=0.5, b=0.25)).details["parts"] == {}
+
+
 def test_a_whole_relation_may_be_expected_to_fail() -> None:
     """One broken law is enough, none is too few."""
 
@@ -212,6 +278,8 @@ def test_a_whole_relation_may_be_expected_to_fail() -> None:
     [
         ("R999.no", "because", "no relation 'R999.no'"),
         ("R17.advantages/no such law", "because", "has no law"),
+        ("R17.advantages/no such law::loss", "because", "has no law"),
+        ("R22.whole/scalars are logged::", "because", "names no part"),
         ("R17.advantages", " ", "has no reason"),
     ],
 )

@@ -150,7 +150,7 @@ class VerlWholeSupervised(KnowsFailures, TinyCausalModel):
             "the loss of a validation is divided by the number of its micro-batches",
             finding="verl: small functions of older releases",
             releases=before("verl", "0.7"),
-        ).of("R23.whole/logged loss and scalars"),
+        ).of("R23.whole/logged loss and scalars::loss"),
     )
     options: ClassVar[Mapping[str, Any]] = {}
     """Of the run, by their full names, where they are not the defaults of this adapter."""

@@ -13,7 +13,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles import kl_value
 from seatrial.relations.records import LossInputs
 from seatrial.relations.tensors import counts_of, inputs_of
-from seatrial.relations.worst import Worst
+from seatrial.relations.worst import relative_error
 
 BOUND = 1e-6
 
@@ -76,8 +76,7 @@ def metrics_equal_definitions(stack: Any, case: Rollout) -> Measure:
     spec = stack.loss_spec
     skipped = ("probs_ratio",) if spec.kind in PER_SEQUENCE else ()
     expected = {name: formula(tokens, spec) for name, formula in FORMULAS.items()}
-    worst = Worst(place="no metric")
-    known = 0
+    found = []
     for split in [[list(range(len(case.rows)))], *splits(len(case.rows), tidy=case.tidy)]:
         counts = counts_of(case.rows)
         parts = [inputs_of(case, [case.rows[row] for row in part], counts=counts) for part in split]
@@ -85,14 +84,11 @@ def metrics_equal_definitions(stack: Any, case: Rollout) -> Measure:
         for name, right in expected.items():
             if name not in logged or name.startswith(skipped or ("\0",)):
                 continue
-            known += 1
-            worst.add(
-                abs(logged[name] - right) / max(1.0, abs(right)),
-                f"{name} {logged[name]:.8g}, from the raw numbers {right:.8g}, {len(split)} parts",
-            )
-    if not known:
+            place = f"{name} {logged[name]:.8g}, from the raw numbers {right:.8g}, {len(split)} parts"
+            found.append((name, relative_error(logged[name], right), place))
+    if not found:
         raise NotServed("none of the metrics that have a definition here is logged")
-    return Measure(error=worst.error, bound=BOUND, what=f"{worst.place}, relative difference")
+    return Measure.largest_of_each(found, BOUND, "logged metrics, relative difference")
 
 
 def _tokens(inputs: LossInputs) -> list[Token]:
@@ -130,5 +126,5 @@ def metrics_are_not_constant(stack: Any, case: Rollout) -> Measure:
     """Check that no metric is the same on two very different batches."""
     first = stack.metrics([inputs_of(case)])
     second = stack.metrics([inputs_of(make_rollout(case.seed + 50, tidy=case.tidy))])
-    constant = [name for name in FORMULAS if name in first and first[name] == second.get(name)]
-    return Measure.count(constant, "metrics that never move")
+    constant = {name: [name] * (first[name] == second.get(name)) for name in FORMULAS if name in first}
+    return Measure.count_of_each(constant, "metrics that never move")

@@ -15,7 +15,7 @@ from seatrial.relations.oracles.metrics import metric
 from seatrial.relations.ranked_cases import RankedRollout
 from seatrial.relations.records import Row
 from seatrial.relations.tensors import counts_of, inputs_of
-from seatrial.relations.worst import Worst
+from seatrial.relations.worst import relative_error
 
 BOUND = 1e-6
 """For scalars in float32."""
@@ -192,17 +192,15 @@ def metrics_equal_definitions(
         return None
     logged = stack.named_metrics(_parts(case, poison))
     inputs = inputs_of(case.rollout)
-    worst = Worst(place="no metric")
+    found = []
     for name, spec in specs.items():
         right, given = metric(spec, inputs, case.rollout.rows), float(logged.get(name, float("nan")))
-        worst.add(
-            abs(given - right) / max(1.0, abs(right)),
-            f"{name} {given:.8g}, {spec.how} of {spec.quantity} over {spec.over} {right:.8g}",
-        )
-    return Measure(
-        error=worst.error,
-        bound=bound_of(stack, BOUND, smallest_count=counts_of(case.rollout.rows)[0]),
-        what=f"{worst.place}, rows in layout {case.layout}, relative difference",
+        place = f"{name} {given:.8g}, {spec.how} of {spec.quantity} over {spec.over} {right:.8g}"
+        found.append((name, relative_error(given, right), place))
+    return Measure.largest_of_each(
+        found,
+        bound_of(stack, BOUND, smallest_count=counts_of(case.rollout.rows)[0]),
+        f"logged scalars, rows in layout {case.layout}, relative difference",
     )
 
 
@@ -223,10 +221,11 @@ def metrics_are_not_constant(stack: Any, case: RankedRollout) -> Measure:
     other = replace(case, rollout=make_rollout(case.rollout.seed + 50, masked_row=False, num_prompts=3))
     first, second = (stack.named_metrics(_parts(one)) for one in (case, other))
     inputs = [inputs_of(one.rollout) for one in (case, other)]
-    still = [
-        name
-        for name, spec in stack.metric_specs.items()
+    still = {
+        name: [name]
         if first.get(name) == second.get(name)
         and metric(spec, inputs[0], case.rollout.rows) != metric(spec, inputs[1], other.rollout.rows)
-    ]
-    return Measure.count(still, "metrics that never move")
+        else []
+        for name, spec in stack.metric_specs.items()
+    }
+    return Measure.count_of_each(still, "metrics that never move")

@@ -79,8 +79,9 @@ def moments_are_of_each_prompt(stack: Any, case: ValidationCase, without_texts: 
         for place, name in enumerate((f"mean@{NUM_ANSWERS}", f"std@{NUM_ANSWERS}")):
             right = math.fsum(moments(one)[place] for one in prompts) / len(prompts)
             value = given.get(source, {}).get(name, math.nan)
-            found.append((abs(value - right), f"{name} of source {source}: {value:.6g}, {right:.6g} is due"))
-    return Measure.largest(found, 1e-6, "scalars of a validation against their definitions")
+            where = f"{name} of source {source}: {value:.6g}, {right:.6g} is due"
+            found.append((name, abs(value - right), where))
+    return Measure.largest_of_each(found, 1e-6, "scalars of a validation against their definitions")
 
 
 def draws_are_as_expected(stack: Any, case: ValidationCase, statistics: Sequence[str]) -> Measure:
@@ -95,9 +96,12 @@ def draws_are_as_expected(stack: Any, case: ValidationCase, statistics: Sequence
                 error = math.fsum(deviation for _, deviation in exact) / len(exact)
                 value = given.get(source, {}).get(f"{statistic}@{size}/mean", math.nan)
                 scale = max(error / math.sqrt(stack.validation_draws), 1e-9)
-                where = f"{statistic}@{size}/mean of source {source}: {value:.6g}, {right:.6g} is expected"
-                found.append((abs(value - right) / scale, where))
-    return Measure.largest(found, DEVIATIONS, "estimates against their expectation, in standard errors")
+                name = f"{statistic}@{size}/mean"
+                where = f"{name} of source {source}: {value:.6g}, {right:.6g} is expected"
+                found.append((name, abs(value - right) / scale, where))
+    return Measure.largest_of_each(
+        found, DEVIATIONS, "estimates against their expectation, in standard errors"
+    )
 
 
 for what, statistics, suspects in (

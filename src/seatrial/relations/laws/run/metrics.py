@@ -57,13 +57,13 @@ def metrics_of_a_step(stack: Any, case: RunCase) -> Measure:
     """
     record = case.record(stack)
     found = [
-        (one.error, f"step {step.step}, {one.name}: {one.logged:.7g} for {one.right:.7g}")
+        (one.name, one.error, f"step {step.step}, {one.name}: {one.logged:.7g} for {one.right:.7g}")
         for step in record.steps
         for one in metric_errors(step.metrics, step.rows, record.options)
     ]
     if len(found) < FEWEST:
         raise NotServed(f"fewer than {FEWEST} of the metrics that have a definition here are logged")
-    return Measure.largest(found, BOUND, "metric against the rows of its step, relative difference")
+    return Measure.largest_of_each(found, BOUND, "metric against the rows of its step, relative difference")
 
 
 @METRICS.law("loss of a step", "a mean of micro-batches, one rank's share, a term left out")
@@ -96,9 +96,10 @@ def metrics_of_several_updates(stack: Any, case: RunCase) -> Measure | None:
             if name in step.metrics and len(step.updates) > 1:
                 # A loss may be 0: its error is absolute below 1.
                 error = relative_error(step.metrics[name], right, 1.0 if name == "loss" else 1e-12)
-                found.append((error, f"step {step.step}, {name}: {step.metrics[name]:.7g} for {right:.7g}"))
+                place = f"step {step.step}, {name}: {step.metrics[name]:.7g} for {right:.7g}"
+                found.append((name, error, place))
     what = "metric against the updates of its step, relative difference"
-    return Measure.largest(found, BOUND, what) if found else None
+    return Measure.largest_of_each(found, BOUND, what) if found else None
 
 
 @METRICS.law("metrics move", "a placeholder, a value that is kept from the first step")
@@ -106,15 +107,14 @@ def metrics_move(stack: Any, case: RunCase) -> Measure:
     """Check that metrics that depend on rows differ between two steps whose rows give different values."""
     first, second = case.record(stack).steps[:2]
     fixed = ("probs_ratio", "probs_ratio_min", "probs_ratio_max", "num_valid_samples", "global_valid_seqs")
-    constant = [
-        name
+    constant = {
+        name: [name] * (first.metrics[name] == second.metrics[name])
         for name, formula in FORMULAS.items()
         if name in first.metrics
         and name not in fixed
         and relative_error(formula(second.rows), formula(first.rows)) > BOUND
-        and first.metrics[name] == second.metrics[name]
-    ]
-    return Measure.count(constant, "metrics that do not move with their rows")
+    }
+    return Measure.count_of_each(constant, "metrics that do not move with their rows")
 
 
 @METRICS.law(
@@ -138,10 +138,9 @@ def accuracy_of_a_validation(stack: Any, case: RunCase) -> Measure:
         for name, rights in (("reward", (average,)), ("accuracy", (average, share))):
             if name in one.metrics:
                 error = min(abs(one.metrics[name] - right) for right in rights)
-                found.append(
-                    (error, f"{name} after step {one.step}: {one.metrics[name]:.7g} for {average:.7g}")
-                )
-    return Measure.largest(found, 1e-5, "metric of a validation against its rewards")
+                place = f"{name} after step {one.step}: {one.metrics[name]:.7g} for {average:.7g}"
+                found.append((name, error, place))
+    return Measure.largest_of_each(found, 1e-5, "metric of a validation against its rewards")
 
 
 @METRICS.law(
@@ -167,6 +166,7 @@ def lengths_of_a_validation(stack: Any, case: RunCase) -> Measure:
         }
         found += [
             (
+                name,
                 abs(one.metrics[name] - right),
                 f"{name} after step {one.step}: {one.metrics[name]:.7g} for {right:.7g}",
             )
@@ -175,4 +175,4 @@ def lengths_of_a_validation(stack: Any, case: RunCase) -> Measure:
         ]
     if not found:
         raise NotServed("validations log neither avg_length nor truncation_rate")
-    return Measure.largest(found, 1e-5, "metric of a validation against the ids that it sampled")
+    return Measure.largest_of_each(found, 1e-5, "metric of a validation against the ids that it sampled")

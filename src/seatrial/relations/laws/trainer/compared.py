@@ -203,14 +203,14 @@ def logged_loss_of_two_steps(stack: Any, case: ComparedPlan) -> Measure | None:
     )
 
 
-def unequal(stack: Any, one: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
-    """Return the scalars that are means of rows and differ."""
+def unequal(stack: Any, one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, list[str]]:
+    """Return the scalars that are means of rows, each with both values where they differ."""
     mixed = re.compile(stack.compare_spec.mixed_scalars or "^$")
-    return [
-        f"{name}: {one[name]:.5g}, {other[name]:.5g}"
+    return {
+        name: [] if close(one[name], other[name]) else [f"{name}: {one[name]:.5g}, {other[name]:.5g}"]
         for name in sorted(one.keys() & other.keys())
-        if not mixed.search(name) and not close(one[name], other[name])
-    ]
+        if not mixed.search(name)
+    }
 
 
 @COMPARED.law(
@@ -223,7 +223,7 @@ def logged_scalars(stack: Any, case: ComparedPlan) -> Measure:
     one, other = (first_step(stack, replace(case, num_micro_batches=parts)).logged for parts in (1, 2))
     if not one:
         raise NotServed("nothing is logged under the step's number")
-    return Measure.count(unequal(stack, one, other), "scalars that micro-batches change")
+    return Measure.count_of_each(unequal(stack, one, other), "scalars that micro-batches change")
 
 
 @COMPARED.law(
@@ -234,7 +234,7 @@ def logged_scalars(stack: Any, case: ComparedPlan) -> Measure:
 def batches_of_an_evaluation(stack: Any, case: ComparedPlan) -> Measure:
     """Compare what an evaluation logs for one batch and for two."""
     one, other = (evaluations(stack, replace(case, num_evaluation_parts=parts))[-1] for parts in (1, 2))
-    return Measure.count(unequal(stack, one, other), "metrics that smaller batches change")
+    return Measure.count_of_each(unequal(stack, one, other), "metrics that smaller batches change")
 
 
 @COMPARED.law(

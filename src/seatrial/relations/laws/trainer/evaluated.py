@@ -33,7 +33,8 @@ TOTALS = re.compile(r"^num_|total")
 def forms_of_an_evaluation(stack: Any, case: ComparedPlan) -> Measure:
     """Compare what an evaluation logs of rows given as one set with that of rows given by name or to `evaluate`."""
     plain = evaluations(stack, case)[-1]
-    wrong, found = [], 0
+    wrong: dict[str, list[str]] = {name: [] for name in plain if not TOTALS.search(name)}
+    found = 0
     names = ("", *({PRECOMPUTED} & stack.compare_spec.neutral.keys()))
     for form, variation in product(FORMS, names):
         try:
@@ -41,11 +42,9 @@ def forms_of_an_evaluation(stack: Any, case: ComparedPlan) -> Measure:
         except NotServed:
             continue
         found += 1
-        wrong += [
-            f"{form} {variation}: {name} {given.get(name)} for {value:.5g}"
-            for name, value in plain.items()
-            if not TOTALS.search(name) and not (name in given and close(given[name], value))
-        ]
+        for name, own in wrong.items():
+            if not (name in given and close(given[name], plain[name])):
+                own.append(f"{form} {variation}: {name} {given.get(name)} for {plain[name]:.5g}")
     if not found:
         raise NotServed("no form is served")
-    return Measure.count(wrong, "metrics that the form of an evaluation changes")
+    return Measure.count_of_each(wrong, "metrics that the form of an evaluation changes")

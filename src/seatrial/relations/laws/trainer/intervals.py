@@ -27,14 +27,17 @@ EXTREMES = re.compile(r"(?:^|[/_])(?:min|max)(?:$|[/_])")
 )
 def logged_scalars_of_two_steps(stack: Any, case: ComparedPlan) -> Measure:
     """Compare each scalar of an interval of two steps with those of both steps, logged one by one."""
-    wrong = list(_not_of_both(stack, case))
-    for name in stack.compare_spec.effective:  # which may log more
-        own = replace(case, variation=name, num_steps=2, num_micro_batches=1)
-        wrong += [f"{name}: {one}" for one in _not_of_both(stack, own)]
-    return Measure.count(wrong, "scalars that are not of both steps")
+    wrong: dict[str, list[str]] = {}
+    effective = stack.compare_spec.effective  # which may log more
+    own = (replace(case, variation=name, num_steps=2, num_micro_batches=1) for name in effective)
+    for one in (case, *own):
+        for name, place in _of_intervals(stack, one):
+            wrong.setdefault(name, []).extend([f"{one.variation} {place}".strip()] if place else [])
+    return Measure.count_of_each(wrong, "scalars that are not of both steps")
 
 
-def _not_of_both(stack: Any, case: ComparedPlan) -> Iterator[str]:
+def _of_intervals(stack: Any, case: ComparedPlan) -> Iterator[tuple[str, str]]:
+    """Yield each scalar of an interval, and how it is not of both steps; nothing where it is."""
     steps = compared_run(stack, case).steps
     found = compared_run(stack, replace(case, logged_every=2)).steps
     if not any(step.logged for step in steps):
@@ -43,9 +46,11 @@ def _not_of_both(stack: Any, case: ComparedPlan) -> Iterator[str]:
         one, other, logged = steps[last - 1].logged, steps[last].logged, found[last].logged
         for name in sorted(one.keys() & other.keys()):
             if name not in logged:
-                yield f"{name} of step {last + 1} is not logged"
-            elif not any(close(logged[name], right) for right in _of_both(name, one[name], other[name])):
-                yield f"{name} of step {last + 1}: {logged[name]:.5g}, {one[name]:.5g} and {other[name]:.5g}"
+                yield name, f"{name} of step {last + 1} is not logged"
+                continue
+            right = any(close(logged[name], value) for value in _of_both(name, one[name], other[name]))
+            place = f"{name} of step {last + 1}: {logged[name]:.5g}, {one[name]:.5g} and {other[name]:.5g}"
+            yield name, "" if right else place
 
 
 def _of_both(name: str, one: float, other: float) -> Sequence[float]:

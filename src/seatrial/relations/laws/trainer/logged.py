@@ -185,16 +185,17 @@ def each_scalar_is_logged(stack: Any, case: TrainerPlan) -> Measure:
     """
     record = trainer_run(stack, case)
     judged = judged_scalars(stack, record)
-    wrong = [
-        name
-        for name, definition in judged.items()
+    wrong = {
+        name: [name]
         if not any(name in step.logged for step in record.steps)
         and not all(map(math.isnan, step_values(stack, record, definition)))
-    ]
+        else []
+        for name, definition in judged.items()
+    }
     missing = sorted(stack.trainer_spec.scalars.keys() - judged.keys())
-    if missing and not wrong:
+    if missing and not any(wrong.values()):
         raise NotServed(f"the release neither names nor logs {', '.join(missing)}")
-    return Measure.count(wrong, "scalars that are not logged")
+    return Measure.count_of_each(wrong, "scalars that are not logged")
 
 
 def judged_scalars(stack: Any, record: TrainerRecord, *, of_steps: bool = True) -> dict[str, Scalar]:
@@ -238,7 +239,9 @@ def _scalars_error(
                     [totals[name]] if definition.how == "total" else [of(definition, rows) for of in allowed]
                 )
                 found.append(_difference(name, step, right))
-    return Measure.largest(found, BOUND, "logged scalars against their definitions, relative difference")
+    return Measure.largest_of_each(
+        found, BOUND, "logged scalars against their definitions, relative difference"
+    )
 
 
 @LOGGED.law(
@@ -255,7 +258,7 @@ def interval_is_averaged(stack: Any, case: TrainerPlan) -> Measure:
     first = 1 if stack.trainer_spec.logs_first_step else 0
     due = [one.step for one in record.steps if one.step == first or one.step % case.logging_steps == 0]
     logged = [one.step for one in record.steps if "loss" in one.logged]
-    found = [(0.0 if logged == due else math.inf, f"logged after steps {logged}, {due} are due")]
+    found = [("steps", 0.0 if logged == due else math.inf, f"logged after steps {logged}, {due} are due")]
     step, interval = record.steps[case.logging_steps - 1], record.steps[first : case.logging_steps]
     losses = [step_oracle(stack, record, one).loss for one in interval]
     found.append(_difference("loss", step, [math.fsum(losses) / len(losses)]))
@@ -268,7 +271,7 @@ def interval_is_averaged(stack: Any, case: TrainerPlan) -> Measure:
                 scalar(definition, Rows(stack, record, rows, 0)) if _same_weights(definition) else right[0]
             )
         found.append(_difference(name, step, right))
-    return Measure.largest(found, BOUND, "what is logged of two steps, relative difference")
+    return Measure.largest_of_each(found, BOUND, "what is logged of two steps, relative difference")
 
 
 def _same_weights(definition: Scalar) -> bool:
@@ -283,14 +286,14 @@ def _same_weights(definition: Scalar) -> bool:
     )
 
 
-def _difference(name: str, step: TrainerStep, right: Sequence[float]) -> tuple[float, str]:
-    """Return the difference of a logged scalar from the nearest of the values that its documentation allows."""
+def _difference(name: str, step: TrainerStep, right: Sequence[float]) -> tuple[str, float, str]:
+    """Return a logged scalar, its difference from the nearest of the values that are documented, and both."""
     logged = step.logged.get(name, math.nan)
     error = min(
         0.0 if math.isnan(value) and name not in step.logged else relative_error(logged, value, 1e-1)
         for value in right
     )
-    return error, f"{name} of step {step.step}: {logged:.6g}, by its definition {right[0]:.6g}"
+    return name, error, f"{name} of step {step.step}: {logged:.6g}, by its definition {right[0]:.6g}"
 
 
 def step_values(stack: Any, record: TrainerRecord, definition: Scalar) -> Iterator[float]:

@@ -98,7 +98,7 @@ def logged_scalars(stack: Any, case: ComparedPlan) -> Measure:
     one, other = (first_step(stack, one).logged for one in (_alone(case), case))
     if not one:
         raise NotServed("nothing is logged under the step's number")
-    return Measure.count(unequal(stack, one, other), "scalars that a second process changes")
+    return Measure.count_of_each(unequal(stack, one, other), "scalars that a second process changes")
 
 
 @PROCESSES.law(
@@ -110,4 +110,4 @@ def evaluation(stack: Any, case: ComparedPlan) -> Measure:
     """Compare what an evaluation in two processes logs with what it logs in one."""
     # Before each evaluation there is a step, which is compared above.
     one, other = (evaluations(stack, one)[-1] for one in (_alone(case), case))
-    return Measure.count(unequal(stack, one, other), "metrics that a second process changes")
+    return Measure.count_of_each(unequal(stack, one, other), "metrics that a second process changes")

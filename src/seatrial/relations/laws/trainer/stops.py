@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from seatrial.relations.contracts.trainers import TrainerPlan
+from seatrial.relations.contracts.trainers import TrainerPlan, TrainerStep
 from seatrial.relations.facts import bound_of
 from seatrial.relations.law import Measure, Relation
 from seatrial.relations.laws.trainer.logged import BOUND, judged_scalars
@@ -82,25 +83,29 @@ def _evaluates_in_one_process(stack: Any) -> str | None:
 def evaluation_changes_nothing(stack: Any, case: TrainerPlan) -> Measure:
     """Compare rows, weights and log with those of the same run without evaluation, bit for bit."""
     plain, evaluated = trainer_run(stack, replace(case, eval_steps=0)), trainer_run(stack, case)
-    wrong = []
+    wrong: dict[str, list[str]] = {"rows": [], "weights": []}
     for one, other in zip(plain.steps, evaluated.steps, strict=True):
         if one.rows != other.rows:
-            wrong.append(f"rows of step {one.step}")
-        wrong += [
+            wrong["rows"].append(f"rows of step {one.step}")
+        wrong["weights"] += [
             f"{name} after step {one.step}"
             for name, value in one.weights_after.items()
             if not torch.equal(other.weights_after[name], value)
         ]
-        wrong += [
-            f"{name} {other.logged.get(name)} of step {one.step} for {value}"
-            for name, value in one.logged.items()
-            if not _same(value, other.logged.get(name, math.nan))
-        ]
-    return Measure.count(wrong, "what evaluation changed in training")
+        _add_unequal(wrong, one, other)
+    return Measure.count_of_each(wrong, "what evaluation changed in training")
 
 
-def _same(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+def _add_unequal(
+    wrong: dict[str, list[str]], one: TrainerStep, other: TrainerStep, but: Sequence[str] = ()
+) -> None:
+    """Add each scalar of a step, by its name, with what it is in the other run where that differs."""
+    for name, value in one.logged.items():
+        if name in but:
+            continue
+        given = other.logged.get(name, math.nan)
+        same = value == given or (math.isnan(value) and math.isnan(given))
+        wrong.setdefault(name, []).extend([] if same else [f"{name} {given} of step {one.step} for {value}"])
 
 
 @EVALUATION.law("evaluation mode", "dropout that stays on")
@@ -160,8 +165,10 @@ def evaluation_equals_oracle(stack: Any, case: TrainerPlan) -> Measure:
             logged = one.logged.get(name, math.nan)
             missing = all(map(math.isnan, values)) and name not in one.logged
             error = 0.0 if missing else min(relative_error(logged, value, 1e-1) for value in values)
-            found.append((error, f"{name} after step {one.step}: {logged:.6g}, the oracle's {values[0]:.6g}"))
-    return Measure.largest(found, BOUND, "logged by evaluations, relative difference")
+            found.append(
+                (name, error, f"{name} after step {one.step}: {logged:.6g}, the oracle's {values[0]:.6g}")
+            )
+    return Measure.largest_of_each(found, BOUND, "logged by evaluations, relative difference")
 
 
 @EVALUATION.law(
@@ -223,18 +230,16 @@ def state_equals_unbroken_run(stack: Any, case: TrainerPlan) -> Measure:
 def steps_equal_unbroken_run(stack: Any, case: TrainerPlan) -> Measure:
     """Compare the rows, learning rate and log of every step with those of the unbroken run."""
     whole, resumed = trainer_run(stack, replace(case, ends_after=0)), trainer_run(stack, case)
-    wrong = [] if len(resumed.steps) == len(whole.steps) else [f"{len(resumed.steps)} steps"]
+    wrong: dict[str, list[str]] = {"steps": [], "rows": [], "rate": []}
+    if len(resumed.steps) != len(whole.steps):
+        wrong["steps"].append(f"{len(resumed.steps)} steps")
     for one, other in zip(whole.steps, resumed.steps, strict=False):
         if one.rows != other.rows:
-            wrong.append(f"rows of step {one.step}")
+            wrong["rows"].append(f"rows of step {one.step}")
         if one.update.learning_rate != other.update.learning_rate:
-            wrong.append(f"rate of step {one.step}: {other.update.learning_rate:.6g}")
-        wrong += [
-            f"{name} {other.logged.get(name)} of step {one.step} for {value}"
-            for name, value in one.logged.items()
-            if name not in totals(stack) and not _same(value, other.logged.get(name, math.nan))
-        ]
-    return Measure.count(wrong, "rows, rates and scalars that differ from the unbroken run's")
+            wrong["rate"].append(f"rate of step {one.step}: {other.update.learning_rate:.6g}")
+        _add_unequal(wrong, one, other, but=totals(stack))
+    return Measure.count_of_each(wrong, "rows, rates and scalars that differ from the unbroken run's")
 
 
 @RESUME.law(
@@ -268,13 +273,15 @@ def totals_go_on(stack: Any, case: TrainerPlan) -> Measure | None:
     judged = [name for name in totals(stack) if name in judged_scalars(stack, whole)]
     if not judged:
         return None
-    wrong = [
-        f"{name} {other.logged.get(name)} at step {one.step} for {one.logged.get(name)}"
-        for one, other in zip(whole.steps, resumed.steps, strict=False)
+    wrong = {
+        name: [
+            f"{name} {other.logged.get(name)} at step {one.step} for {one.logged.get(name)}"
+            for one, other in zip(whole.steps, resumed.steps, strict=False)
+            if one.logged.get(name) != other.logged.get(name)
+        ]
         for name in judged
-        if one.logged.get(name) != other.logged.get(name)
-    ]
-    return Measure.count(wrong, "totals that differ from the unbroken run's")
+    }
+    return Measure.count_of_each(wrong, "totals that differ from the unbroken run's")
 
 
 def totals(stack: Any) -> list[str]:

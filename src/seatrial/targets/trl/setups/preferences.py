@@ -15,7 +15,8 @@ from seatrial.targets.trl.setup import (
     KTO_SCALARS,
     LIKELIHOOD,
     LIKELIHOOD_OF_DPO,
-    MEANS,
+    MEANS_OF_DPO,
+    MEANS_OF_KTO,
     NUM_TOKENS,
     PAIR_SCALARS,
     PROCESSES,
@@ -49,7 +50,7 @@ def dpo(options: Mapping[str, Any], **more: Any) -> Setup:
     given = {
         "reference": "given",
         "scalars": DPO_SCALARS,
-        "known_failures": (NUM_TOKENS, MEANS),
+        "known_failures": (NUM_TOKENS, MEANS_OF_DPO),
         "thorough": True,
         **more,
     }
@@ -74,7 +75,7 @@ def kto(options: Mapping[str, Any], **more: Any) -> Setup:
         optional={"max_length": 64},
         reference="given",
         scalars=KTO_SCALARS,
-        **{"known_failures": (NUM_TOKENS, MEANS), **more},
+        **{"known_failures": (NUM_TOKENS, MEANS_OF_KTO), **more},
     )
 
 
@@ -152,7 +153,7 @@ PREFERENCES: Mapping[str, Setup] = {
     "whole-dpo-synchronised": dpo(
         {"sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.7},
         reference_sync=ReferenceSync(alpha=0.7, every=1),
-        known_failures=(NUM_TOKENS, MEANS, REFERENCE),
+        known_failures=(NUM_TOKENS, MEANS_OF_DPO, REFERENCE),
     ),
     "whole-dpo-truncated": dpo({"max_length": 14}, max_length=14, is_long=True),
     "whole-dpo-turns": dpo({}, turns="turns with system"),
@@ -188,7 +189,7 @@ PREFERENCES: Mapping[str, Setup] = {
             "loss_weights": [0.8, 0.2, 0.5],
         },
         mixture=(("sigmoid", 0.8), ("bco_pair", 0.2), ("sft", 0.5)),
-        known_failures=(NUM_TOKENS, MEANS, LIKELIHOOD_OF_DPO),
+        known_failures=(NUM_TOKENS, MEANS_OF_DPO, LIKELIHOOD_OF_DPO),
     ),
     "whole-dpo-alpha": dpo(
         {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3, "label_smoothing": 0.1},
@@ -252,7 +253,7 @@ PREFERENCES: Mapping[str, Setup] = {
     ),
     "whole-dpo-experts-own": dpo({}, trait="experts", model_options=OWN_ROUTERS, updates_only=True),
     "whole-dpo-experts": dpo(
-        {"router_aux_loss_coef": 0.5}, trait="experts", known_failures=(NUM_TOKENS, MEANS, EXPERTS)
+        {"router_aux_loss_coef": 0.5}, trait="experts", known_failures=(NUM_TOKENS, MEANS_OF_DPO, EXPERTS)
     ),
     "whole-kto": kto({"desirable_weight": 1.5}, objective={"desirable_weight": 1.5}),
     "whole-kto-apo": kto(

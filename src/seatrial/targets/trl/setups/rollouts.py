@@ -13,7 +13,7 @@ from seatrial.targets.trl.setup import (
     ENTROPY_QUANTILE,
     EXPERTS,
     MAX_COMPLETION_LENGTH,
-    MEANS,
+    MEANS_OF_ROLLOUTS,
     REFERENCE,
     RESULTS,
     REUSE_SCALARS,
@@ -94,7 +94,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         {"loss_type": "grpo", "beta": 0.2},
         beta=0.2,
         reduction="rows",
-        known_failures=(MEANS,),
+        known_failures=(MEANS_OF_ROLLOUTS,),
         thorough=False,
     ),
     "whole-grpo-reuse": grpo(
@@ -110,10 +110,12 @@ ROLLOUTS: Mapping[str, Setup] = {
         num_slices=2,
         clip_low=0.05,
         clip_high=0.1,
-        known_failures=(MEANS,),
+        known_failures=(MEANS_OF_ROLLOUTS,),
     ),
     "whole-grpo-slices": grpo(
-        {"loss_type": "dapo", "steps_per_generation": 4}, num_slices=2, known_failures=(SLICES, MEANS)
+        {"loss_type": "dapo", "steps_per_generation": 4},
+        num_slices=2,
+        known_failures=(SLICES, MEANS_OF_ROLLOUTS),
     ),
     "whole-grpo-sequence": grpo(
         {
@@ -152,7 +154,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         delta=1.1,
         clip_low=0.05,
         clip_high=0.05,
-        known_failures=(MEANS,),
+        known_failures=(MEANS_OF_ROLLOUTS,),
     ),
     "whole-grpo-sapo": grpo(
         {
@@ -187,7 +189,11 @@ ROLLOUTS: Mapping[str, Setup] = {
         known_failures=(ENTROPY_MEANS,),
     ),
     "whole-grpo-lora": grpo(
-        {"loss_type": "dapo", "beta": 0.2}, beta=0.2, lora="made", reference="base", known_failures=(MEANS,)
+        {"loss_type": "dapo", "beta": 0.2},
+        beta=0.2,
+        lora="made",
+        reference="base",
+        known_failures=(MEANS_OF_ROLLOUTS,),
     ),
     "whole-grpo-turns": grpo({"loss_type": "dapo"}, form="turns with system"),
     "whole-grpo-schedule": grpo({**SCHEDULE, "per_device_eval_batch_size": 4, "loss_type": "dapo"}),
@@ -241,7 +247,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         reduction="rows",
         reference_sync=ReferenceSync(alpha=0.7, every=1),
         sheds=("use_bias_correction_kl",),
-        known_failures=(MEANS, REFERENCE),
+        known_failures=(MEANS_OF_ROLLOUTS, REFERENCE),
     ),
     "whole-grpo-entropy-tokens": grpo(
         {"loss_type": "dapo", "top_entropy_quantile": 0.5, "mask_truncated_completions": True},
@@ -261,7 +267,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         max_completion_length=12,
         num_uses=2,
         off_policy_threshold=0.01,
-        known_failures=(MEANS,),
+        known_failures=(MEANS_OF_ROLLOUTS,),
     ),
     "whole-grpo-sampling": grpo(
         {
@@ -299,7 +305,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         beta=0.2,
         reduction="rows",
         reference="loaded",
-        known_failures=(MEANS,),
+        known_failures=(MEANS_OF_ROLLOUTS,),
     ),
     "whole-grpo-tools-mixed": grpo_tools(
         {"loss_type": "dapo"}, tools="mixed", scalars={}, updates_only=True, known_failures=(RESULTS,)
@@ -318,7 +324,7 @@ ROLLOUTS: Mapping[str, Setup] = {
         num_uses=2,
         clip_low=0.05,
         clip_high=0.05,
-        known_failures=(MEANS,),
+        known_failures=(MEANS_OF_ROLLOUTS,),
     ),
     "whole-grpo-experts-own": grpo(
         {"loss_type": "grpo"}, trait="experts", model_options=OWN_ROUTERS, reduction="rows", updates_only=True

@@ -28,6 +28,7 @@ OTHERS: Mapping[str, Callable[[str], Setup]] = {
 """That are run on the traits of `OF_OTHERS`; they share most of their code with the former."""
 OF_OTHERS = ("learned positions", "head with layers", "head with a bias")
 GRADIENTS = ("R12.whole/gradient, two micro-batches a step", "R12.whole/gradient, one micro-batch a step")
+# Logits of another model: every scalar is another, and no part of a law is named.
 SCALARS = (
     "R22.whole/scalars, two micro-batches a step",
     "R22.whole/entropy, divergence and clipping, two micro-batches a step",
