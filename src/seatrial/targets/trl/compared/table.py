@@ -172,7 +172,6 @@ KINDS: Mapping[str, Kind] = {
             {"loss_type": "ipo", "beta": 0.3},
             {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.7, "label_smoothing": 0.1},
             {"loss_type": "alphapo", "beta": 2.0, "alpha": 0.3, "simpo_gamma": 0.2},
-            {"max_length": 8},
             {"turns": "several"},
             *SCALED[:2],
         ),
@@ -185,7 +184,7 @@ KINDS: Mapping[str, Kind] = {
         effective=({"beta": 0.7},),
         defined_since="0.16",
         definition=odds_of_pairs,
-        defined=({"max_length": 8}, {"turns": "several"}, *SCALED[:2]),
+        defined=({"turns": "several"}, *SCALED[:2]),
     ),
     "kto": Kind(
         trainer="KTO", rows="labels", options=SHORT, means="batch", most_parts=2, effective=({"beta": 0.7},)
