@@ -12,6 +12,7 @@ from seatrial.targets.trl.worked.callbacks import CALLBACKS
 from seatrial.targets.trl.worked.commands import COMMANDS
 from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
+from seatrial.targets.trl.worked.evaluated import EVALUATED
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
 from seatrial.targets.trl.worked.given import GIVEN
 from seatrial.targets.trl.worked.kept import KEPT
@@ -47,6 +48,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **GIVEN,
     **KEPT,
     **CALLBACKS,
+    **EVALUATED,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {**limits.FAILURES, **given.FAILURES}
