@@ -10,6 +10,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.trl.worked import given, limits
 from seatrial.targets.trl.worked.callbacks import CALLBACKS
 from seatrial.targets.trl.worked.commands import COMMANDS
+from seatrial.targets.trl.worked.conversations import CONVERSATION_ROWS
 from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
 from seatrial.targets.trl.worked.evaluated import EVALUATED
@@ -23,7 +24,10 @@ from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
 
-ROWS: Sequence[Row] = (*DATA_ROWS, *FUNCTION_ROWS, *MODEL_ROWS, *SCRIPT_ROWS, *REFUSED_ROWS, *DISTILLED_ROWS)
+ROWS: Sequence[Row] = (
+    *(*DATA_ROWS, *CONVERSATION_ROWS, *FUNCTION_ROWS, *MODEL_ROWS, *SCRIPT_ROWS, *REFUSED_ROWS),
+    *DISTILLED_ROWS,
+)
 USED = (
     "make_parser", "ScriptArguments", "GRPOScriptArguments", "RLOOScriptArguments", "DatasetConfig", "ModelConfig",
     "shutdown_event_loop_in_daemon", "FusedCausalLMOutput",
