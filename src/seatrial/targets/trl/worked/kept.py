@@ -21,7 +21,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import CHAT_TEMPLATE, ordinary_ids, tiny_model, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
-from seatrial.targets.trl.named import parameters_of, sources
+from seatrial.targets.trl.named import code_has, parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
@@ -92,6 +92,14 @@ def _merging(word: str) -> Any:
         vocabulary[one + other] = len(vocabulary)
     tokenizer.backend_tokenizer.model = models.BPE(vocab=vocabulary, merges=merges)
     return tokenizer
+
+
+def _compares_borders(name: str) -> bool:
+    """Return whether a trainer looks for the end of the prompt in the tokens of the whole text.
+
+    Releases without `common_prefix_length` warn of such tokens, or tokenize prompts and answers apart.
+    """
+    return name in ("CPO", "ORPO") or code_has("common_prefix_length", find_trainer(name)[0])
 
 
 def _joined(name: str, kind: str, _: Any) -> list[str]:
@@ -316,7 +324,7 @@ def _rows_of(name: str) -> Iterator[Row]:
             yield row(
                 "validations", f"computed beforehand, {what}", partial(_precomputed, name, reference), []
             )
-    if name in BORDERS:
+    if name in BORDERS and _compares_borders(name):
         yield row("texts", "a token of prompt and answer", partial(_joined, name, BORDERS[name]), [])
     if name == "SFT":
         for columns, more in product(MASKS, ({}, {"dataset_kwargs": {"skip_prepare_dataset": True}})):
