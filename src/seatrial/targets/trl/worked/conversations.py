@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from seatrial.targets.common.tiny import tiny_tokenizer
@@ -82,7 +83,7 @@ CONVERSATION_ROWS: Sequence[Row] = (
             "chats",
             f"{DATA}:apply_chat_template",
             f"tools and an option of the template, {form}",
-            lambda apply, row=row: _templated(row, apply),
+            partial(_templated, row),
             [right, right],
             since="1.0",
         )

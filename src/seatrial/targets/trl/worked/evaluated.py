@@ -61,7 +61,7 @@ def _values(found: Mapping[str, float], prefix: str) -> dict[str, float]:
 
 
 def _ignored(name: str, form: str, _: Any) -> list[str]:
-    """Return how many steps of an evaluation are told the outputs to ignore, if a set has none that is."""
+    """Return how many steps of an evaluation are given the outputs to ignore, if a set has none that is."""
     trainer = _trainer(name, form)
     own, found = trainer.prediction_step, list[Any]()
 
@@ -72,8 +72,8 @@ def _ignored(name: str, form: str, _: Any) -> list[str]:
     trainer.prediction_step = kept
     trainer.evaluate(*_given(name, form), ignore_keys=IGNORED)
     due = 1 + (form in (FORMS[1], FORMS[4]))  # a trainer may show samples in a step of its own
-    told = found.count(IGNORED)
-    return [] if told >= due else [f"{told} of {len(found)} steps were told, {due} are due"]
+    passed = found.count(IGNORED)
+    return [] if passed >= due else [f"{passed} of {len(found)} steps were given them, {due} are due"]
 
 
 def _prefixed(name: str, form: str, _: Any) -> list[str]:

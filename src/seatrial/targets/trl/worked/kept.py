@@ -328,8 +328,8 @@ def _rows_of(name: str) -> Iterator[Row]:
         yield row("texts", "a token of prompt and answer", partial(_joined, name, BORDERS[name]), [])
     if name == "SFT":
         for columns, more in product(MASKS, ({}, {"dataset_kwargs": {"skip_prepare_dataset": True}})):
-            options = {**more, **MASKED}
-            yield row("texts", f"{' and '.join(columns)}, {more}", partial(_masked, columns, options), [])
+            call = partial(_masked, columns, {**more, **MASKED})
+            yield row("texts", f"{' and '.join(columns)}, {more}", call, [])
         for kind in KINDS[name]:
             yield row("texts", f"{kind} with ids", partial(_tokenized, kind, {}), sorted(_rows_of_ids()))
         packs: Mapping[str, Mapping[str, Any]] = {

@@ -110,7 +110,8 @@ def likelihood_pairs(setting: Setting) -> Tensor:
     logprobs = {name: _logprobs(own, is_mean) for name, own in found.items()}
 
     def reward(value: Tensor) -> Tensor:
-        return (1 - (-power * value).exp()) / power if power else value
+        shaped: Tensor = (1 - (-power * value).exp()) / power if power else value
+        return shaped
 
     chosen, rejected = ([reward(one) for one in logprobs[name]] for name in ("chosen", "rejected"))
     loss = average(
@@ -122,7 +123,8 @@ def likelihood_pairs(setting: Setting) -> Tensor:
         **_of_answers(setting, found, logprobs),
         "nll_loss": float(nll) if weight else 0.0,
     }
-    return loss + weight * nll
+    total: Tensor = loss + weight * nll
+    return total
 
 
 def odds_of_pairs(setting: Setting) -> Tensor:
