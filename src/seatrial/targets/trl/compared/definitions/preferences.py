@@ -142,7 +142,8 @@ def odds_of_pairs(setting: Setting) -> Tensor:
         "log_odds_ratio": float(logsigmoid(log_odds).mean()),
         "log_odds_chosen": float(log_odds.mean()),
     }
-    return nll - beta * logsigmoid(log_odds).mean()
+    loss: Tensor = nll - beta * logsigmoid(log_odds).mean()
+    return loss
 
 
 def _log_odds(logprob: Tensor) -> Tensor:
