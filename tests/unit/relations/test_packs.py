@@ -19,6 +19,7 @@ class NextFit:
 
     rows_beyond_the_width: str = "refused"
     fault: str = ""
+    fills_packs: bool = False
 
     def plan_packs(self, lengths: Sequence[int], width: int) -> list[list[Segment]]:
         """Open a pack when the next row does not fit the last one."""
@@ -55,6 +56,7 @@ def test_a_plain_packer_obeys_as_it_declares(beyond: str) -> None:
     """What is excluded by its declaration is named."""
     verdict = run_relation(RELATION, NextFit(beyond))
     assert verdict.outcome is Outcome.PASS
+    assert "no two packs fit into one" in verdict.details["laws_not_exercised"]
     assert ("rows are whole" in verdict.details["laws_not_exercised"]) == (beyond == "split")
 
 
@@ -64,11 +66,17 @@ def test_a_plain_packer_obeys_as_it_declares(beyond: str) -> None:
         (NextFit(fault="last pack dropped"), "every token once"),
         (NextFit(fault="wider"), "no pack is wider"),
         (NextFit(fault="long rows left out"), "rows beyond the width"),
+        (NextFit(fills_packs=True), "no two packs fit into one"),
     ],
 )
 def test_a_planted_fault_is_seen(stack: NextFit, law: str) -> None:
     """By the law about it."""
     assert law in broken(stack)
+
+
+def test_packs_that_are_filled_in_order_have_no_space_for_another() -> None:
+    """Where rows may be split."""
+    assert broken(NextFit("split", fills_packs=True)) == []
 
 
 def test_a_packer_that_cuts_and_says_that_it_splits_is_seen() -> None:

@@ -19,7 +19,10 @@ class Segment(NamedTuple):
 
 @runtime_checkable
 class PackPlan(Protocol):
-    """Lengths of rows and a width to packs."""
+    """Lengths of rows and a width to packs.
+
+    A stack that opens a pack only where a row fits into no other one sets `fills_packs = True`.
+    """
 
     rows_beyond_the_width: Literal["refused", "cut", "split"]
     """`cut` keeps the first tokens of such a row; `split` continues it in another pack, and may split rows that fit."""

@@ -17,6 +17,7 @@ class BestFit:
     """`pack_dataset` by best fit, which cuts a row that no pack holds."""
 
     rows_beyond_the_width: Literal["refused", "cut", "split"] = "cut"
+    fills_packs = True
     strategy = "bfd"
 
     def __init__(self) -> None:

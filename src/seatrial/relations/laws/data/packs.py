@@ -63,6 +63,10 @@ def _splits(stack: Any) -> str | None:
     return "rows_beyond_the_width='split'" if stack.rows_beyond_the_width == "split" else None
 
 
+def _leaves_gaps(stack: Any) -> str | None:
+    return None if getattr(stack, "fills_packs", False) else "fills_packs=False"
+
+
 LOST = "a last pack that is dropped, an index of sorted rows taken for one of the given rows, a row at the border twice"
 WIDER = "as many packs as the tokens would fill without gaps, a row that exactly fills a pack refused or overflowing"
 
@@ -114,6 +118,31 @@ def packs_are_within_width(stack: Any, case: PackCase) -> Measure:
         error=max(sizes, default=0),
         bound=case.width,
         what=f"tokens of the largest of {len(packs)} packs",
+    )
+
+
+@PLAN.law(
+    "no two packs fit into one",
+    "a pack for each row, a pack that is closed while it has space",
+    excluded=_leaves_gaps,
+)
+@PLAN.law(
+    "no two packs fit into one, rows beyond the width",
+    "the last part of a row in a pack of its own",
+    cases=partial(_packs, trap="beyond"),
+    excluded=_leaves_gaps,
+)
+def packs_are_filled(stack: Any, case: PackCase) -> Measure | None:
+    """Check that the tokens of any two packs are more than a pack holds."""
+    if stack.rows_beyond_the_width == "refused" and max(case.lengths) > case.width:
+        return None
+    packs = stack.plan_packs(case.lengths, case.width)
+    sizes = sorted(sum(stop - start for _, start, stop in pack) for pack in packs)
+    joined = sum(sizes[:2]) if len(sizes) > 1 else case.width + 1
+    return Measure(
+        error=int(max(0, case.width + 1 - joined)),
+        bound=0,
+        what=f"tokens that a pack has left when it holds the two smallest of {len(packs)} packs, and one more",
     )
 
 

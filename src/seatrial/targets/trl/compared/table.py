@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seatrial.targets.trl.compared.definitions.preferences import sampled_pairs, triples
+from seatrial.targets.trl.compared.definitions.preferences import (
+    likelihood_pairs,
+    odds_of_pairs,
+    sampled_pairs,
+    triples,
+)
 from seatrial.targets.trl.compared.definitions.values import geometric_mean, optimal_values
 from seatrial.targets.trl.compared.failures import (
     LIKELIHOOD,
@@ -153,8 +158,34 @@ KINDS: Mapping[str, Kind] = {
         options=SHORT,
         effective=({"beta": 0.7}, {"loss_type": "ipo"}, {"loss_type": "robust", "label_smoothing": 0.2}),
     ),
-    "cpo": Kind(trainer="CPO", rows="pairs", options=SHORT, means="tokens", effective=({"beta": 0.7},)),
-    "orpo": Kind(trainer="ORPO", rows="pairs", options=SHORT, means="tokens", effective=({"beta": 0.7},)),
+    "cpo": Kind(
+        trainer="CPO",
+        rows="pairs",
+        options=SHORT,
+        means="tokens",
+        effective=({"beta": 0.7}, {"cpo_alpha": 0.3}),
+        defined_since="0.16",
+        definition=likelihood_pairs,
+        defined=(
+            {"label_smoothing": 0.2, "cpo_alpha": 0.0},
+            {"loss_type": "hinge", "beta": 0.3},
+            {"loss_type": "ipo", "beta": 0.3},
+            {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.7, "label_smoothing": 0.1},
+            {"loss_type": "alphapo", "beta": 2.0, "alpha": 0.3, "simpo_gamma": 0.2},
+            {"turns": "several"},
+            *SCALED[:2],
+        ),
+    ),
+    "orpo": Kind(
+        trainer="ORPO",
+        rows="pairs",
+        options=SHORT,
+        means="tokens",
+        effective=({"beta": 0.7},),
+        defined_since="0.16",
+        definition=odds_of_pairs,
+        defined=({"turns": "several"}, *SCALED[:2]),
+    ),
     "kto": Kind(
         trainer="KTO", rows="labels", options=SHORT, means="batch", most_parts=2, effective=({"beta": 0.7},)
     ),

@@ -10,8 +10,10 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.trl.worked import given, kept, limits
 from seatrial.targets.trl.worked.callbacks import CALLBACKS
 from seatrial.targets.trl.worked.commands import COMMANDS
+from seatrial.targets.trl.worked.conversations import CONVERSATION_ROWS
 from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
+from seatrial.targets.trl.worked.evaluated import EVALUATED
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
 from seatrial.targets.trl.worked.given import GIVEN
 from seatrial.targets.trl.worked.kept import KEPT
@@ -22,7 +24,10 @@ from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
 
-ROWS: Sequence[Row] = (*DATA_ROWS, *FUNCTION_ROWS, *MODEL_ROWS, *SCRIPT_ROWS, *REFUSED_ROWS, *DISTILLED_ROWS)
+ROWS: Sequence[Row] = (
+    *(*DATA_ROWS, *CONVERSATION_ROWS, *FUNCTION_ROWS, *MODEL_ROWS, *SCRIPT_ROWS, *REFUSED_ROWS),
+    *DISTILLED_ROWS,
+)
 USED = (
     "make_parser", "ScriptArguments", "GRPOScriptArguments", "RLOOScriptArguments", "DatasetConfig", "ModelConfig",
     "shutdown_event_loop_in_daemon", "FusedCausalLMOutput",
@@ -47,6 +52,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **GIVEN,
     **KEPT,
     **CALLBACKS,
+    **EVALUATED,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
 from typing import Any
 from unittest.mock import MagicMock, patch
 
@@ -23,7 +24,7 @@ from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import CHAT_TEMPLATE, ordinary_ids, tiny_model, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.trl.former import BEFOREHAND, LEAKS, REPLACED
-from seatrial.targets.trl.named import parameters_of, sources
+from seatrial.targets.trl.named import code_has, parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
@@ -36,6 +37,14 @@ OF_SERVERS = ("aiohttp", "requests")
 """Packages that only send requests to a server."""
 DIVERGENCES = ("GKD", "GOLD")
 """Trainers whose loss is the divergence of a student from a teacher."""
+MASKS = (("completion_mask",), ("assistant_masks",), ("completion_mask", "assistant_masks"))
+MASKED: Mapping[str, Any] = {"completion_only_loss": True, "remove_unused_columns": False}
+BORDERS: Mapping[str, str] = {
+    "SFT": "completions",
+    "KTO": "labels",
+    **dict.fromkeys(("DPO", "CPO", "ORPO"), "pairs"),
+}
+"""Trainers of prompts with answers, and their rows."""
 NO_KERNELS = dict.fromkeys(
     ("rope", "cross_entropy", "fused_linear_cross_entropy", "rms_norm", "swiglu"),
     False,
@@ -57,6 +66,76 @@ def _tokenized(kind: str, options: Mapping[str, Any], _: Any) -> list[list[int]]
         for row, ids in zip(made_rows(kind, LENGTHS), given, strict=True)
     ]
     return [list(one.ids) for one in seen_of("SFT", rows, options)]
+
+
+def _masked(columns: Sequence[str], options: Mapping[str, Any], _: Any) -> list[str]:
+    """Return the rows of token ids that train on other tokens than those that all of their masks have.
+
+    Masks differ in their first and last places: the first half of a row is out of one, and the end out of another.
+    """
+    rows: list[dict[str, Any]] = []
+    due = []
+    for ids in _rows_of_ids():
+        first = [int(place >= len(ids) // 2) for place in range(len(ids))]
+        masks = dict(zip(columns, (first, [1] * (len(ids) - 1) + [0]), strict=False))
+        rows.append({"input_ids": ids, **masks})
+        due.append([one for one, *bits in zip(ids, *masks.values(), strict=True) if all(bits)])
+    found = [list(one.trained) for one in seen_of("SFT", rows, options)]
+    return [f"{one} trained" for one in sorted(found) if one not in due]
+
+
+def _merging(word: str) -> Any:
+    """Return a tokenizer that makes one token of the last letter of a prompt and the first one of an answer."""
+    from tokenizers import models
+
+    tokenizer = tiny_tokenizer(padding_side="right")
+    merges = [(one, other) for one in word for other in word.upper()]
+    vocabulary = {**tokenizer.get_vocab()}
+    for one, other in merges:
+        vocabulary[one + other] = len(vocabulary)
+    tokenizer.backend_tokenizer.model = models.BPE(vocab=vocabulary, merges=merges)
+    return tokenizer
+
+
+def _compares_borders(name: str) -> bool:
+    """Return whether a trainer looks for the end of the prompt in the tokens of the whole text.
+
+    Releases without `common_prefix_length` warn of such tokens, or tokenize prompts and answers apart.
+    """
+    return name in ("CPO", "ORPO") or code_has("common_prefix_length", find_trainer(name)[0])
+
+
+def _joined(name: str, kind: str, _: Any) -> list[str]:
+    """Return rows that are not the tokens of their whole text, or train on part of their prompt alone.
+
+    The token of both the prompt and the answer trains: what the answer begins with is known only with it. ORPO trains
+    on prompts too.
+    """
+    tokenizer = _merging("ab")
+    rows = [
+        {
+            key: value if key == "label" else f"{value}b" if key == "prompt" else f"A{value}"
+            for key, value in row.items()
+        }
+        for row in made_rows(kind, LENGTHS)
+    ]
+    end = tokenizer.eos_token
+    texts = {
+        row["prompt"] + row[key] + end
+        for row in rows
+        for key in ("completion", "chosen", "rejected")
+        if key in row
+    }
+    wholes = {text: list(tokenizer(text)["input_ids"]) for text in texts}
+    found = seen_of(name, rows, {}, tokenizer=tokenizer)
+    wrong = []
+    for one in found:
+        text = tokenizer.decode(one.ids)
+        if list(one.ids) != wholes.get(text):
+            wrong.append(f"{tokenizer.convert_ids_to_tokens(one.ids)}")
+        elif name != "ORPO" and tokenizer.decode(one.trained) != text[text.index("bA") :]:
+            wrong.append(f"{tokenizer.decode(one.trained)} is trained of {text}")
+    return wrong if found else ["nothing is trained"]
 
 
 def _collated(name: str, _: Any) -> str:
@@ -248,7 +327,12 @@ def _rows_of(name: str) -> Iterator[Row]:
             yield row(
                 "validations", f"computed beforehand, {what}", partial(_precomputed, name, reference), []
             )
+    if name in BORDERS and _compares_borders(name):
+        yield row("texts", "a token of prompt and answer", partial(_joined, name, BORDERS[name]), [])
     if name == "SFT":
+        for columns, more in product(MASKS, ({}, {"dataset_kwargs": {"skip_prepare_dataset": True}})):
+            call = partial(_masked, columns, {**more, **MASKED})
+            yield row("texts", f"{' and '.join(columns)}, {more}", call, [])
         for kind in KINDS[name]:
             yield row("texts", f"{kind} with ids", partial(_tokenized, kind, {}), sorted(_rows_of_ids()))
         packs: Mapping[str, Mapping[str, Any]] = {

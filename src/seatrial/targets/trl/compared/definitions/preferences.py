@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,20 +25,7 @@ def triples(setting: Setting) -> Tensor:
     option = setting.option
     kind, beta, alpha = option("loss_type"), option("beta"), option("tpo_alpha", 0.0)
     names = ("chosen", "rejected", "reference")[: 3 if alpha else 2]
-    cut = _cut(setting)
-    found: dict[str, list[tuple[Tensor, list[int]]]] = {name: [] for name in names}
-    num_tokens = 0
-    for row in setting.rows:
-        prompt = setting.prompt_ids(row["prompt"])
-        for name in names:
-            kept = cut(
-                [*zip(prompt, [0] * len(prompt), strict=True)]
-                + [(one, 1) for one in setting.answer_ids(row["prompt"], row[name])]
-            )
-            num_tokens += len(kept)
-            own = [one for one, is_answer in kept if is_answer]
-            logits = logits_of(setting.policy, [one for one, is_answer in kept if not is_answer], own)
-            found[name].append((logits, own[-len(logits) :]))
+    found = {name: [(one.logits, one.ids) for one in own] for name, own in _answers(setting, names).items()}
 
     def likelihood(logits: Tensor, ids: Sequence[int]) -> Tensor:
         values = picked(logits.log_softmax(-1), ids)
@@ -67,6 +54,32 @@ def triples(setting: Setting) -> Tensor:
     return loss
 
 
+class Answer(NamedTuple):
+    """An answer to a prompt, cut to the longest sequence."""
+
+    whole: list[int]
+    """Ids of both."""
+    logits: Tensor
+    """That predict the answer's tokens [T, V]."""
+    ids: list[int]
+    """Of the answer [T]."""
+
+
+def _answers(setting: Setting, names: Sequence[str]) -> dict[str, list[Answer]]:
+    """Return the answers of all rows in each of these columns."""
+    cut = _cut(setting)
+    found: dict[str, list[Answer]] = {name: [] for name in names}
+    for row in setting.rows:
+        prompt = setting.prompt_ids(row["prompt"])
+        for name in names:
+            answer = setting.answer_ids(row["prompt"], row[name])
+            kept = cut([*((one, False) for one in prompt), *((one, True) for one in answer)])
+            own = [one for one, is_answer in kept if is_answer]
+            logits = logits_of(setting.policy, [one for one, is_answer in kept if not is_answer], own)
+            found[name].append(Answer([one for one, _ in kept], logits, own[-len(logits) :]))
+    return found
+
+
 def _cut(setting: Setting) -> Any:
     limit = setting.option("max_length")
     if setting.option("truncation_mode", "keep_start") == "keep_end":
@@ -83,7 +96,80 @@ def _preference(setting: Setting, kind: str, beta: float, margin: Tensor) -> Ten
         return torch.relu(1 - beta * margin)
     if kind == "tpo-l":
         margin = margin - setting.option("tpo_l_gamma") / beta
+    if kind in ("simpo", "alphapo"):
+        margin = margin - setting.option("simpo_gamma") / beta
     return -(1 - smoothing) * logsigmoid(beta * margin) - smoothing * logsigmoid(-beta * margin)
+
+
+def likelihood_pairs(setting: Setting) -> Tensor:
+    """Return the loss of CPO (Xu et al. 2024), of its other loss types, of SimPO and of AlphaPO."""
+    kind, beta, power = setting.option("loss_type"), setting.option("beta"), setting.option("alpha", 0.0)
+    is_mean = kind in ("ipo", "simpo", "alphapo")
+    weight = 0.0 if kind == "alphapo" else setting.option("cpo_alpha", 0.0)
+    found = _answers(setting, ("chosen", "rejected"))
+    logprobs = {name: _logprobs(own, is_mean) for name, own in found.items()}
+
+    def reward(value: Tensor) -> Tensor:
+        shaped: Tensor = (1 - (-power * value).exp()) / power if power else value
+        return shaped
+
+    chosen, rejected = ([reward(one) for one in logprobs[name]] for name in ("chosen", "rejected"))
+    loss = average(
+        _preference(setting, kind, beta, one - other) for one, other in zip(chosen, rejected, strict=True)
+    )
+    nll = torch.cat([-picked(one.logits.log_softmax(-1), one.ids) for one in found["chosen"]]).mean()
+    setting.scalars |= {
+        **_of_pairs(beta, chosen, rejected),
+        **_of_answers(setting, found, logprobs),
+        "nll_loss": float(nll) if weight else 0.0,
+    }
+    total: Tensor = loss + weight * nll
+    return total
+
+
+def odds_of_pairs(setting: Setting) -> Tensor:
+    """Return the loss of ORPO (Hong et al. 2024), whose likelihood is that of prompt and chosen answer."""
+    beta = setting.option("beta")
+    found = _answers(setting, ("chosen", "rejected"))
+    logprobs = {name: _logprobs(own, True) for name, own in found.items()}
+    chosen, rejected = logprobs["chosen"], logprobs["rejected"]
+    log_odds = torch.stack([_log_odds(a) - _log_odds(b) for a, b in zip(chosen, rejected, strict=True)])
+    nll = torch.cat([-logprobs_of(setting.policy, [], one.whole) for one in found["chosen"]]).mean()
+    setting.scalars |= {
+        **_of_pairs(beta, chosen, rejected),
+        **_of_answers(setting, found, logprobs, leaves_out=1),  # which predicts nothing
+        "nll_loss": float(nll),
+        "log_odds_ratio": float(logsigmoid(log_odds).mean()),
+        "log_odds_chosen": float(log_odds.mean()),
+    }
+    loss: Tensor = nll - beta * logsigmoid(log_odds).mean()
+    return loss
+
+
+def _log_odds(logprob: Tensor) -> Tensor:
+    return logprob - torch.log1p(-logprob.exp())
+
+
+def _logprobs(answers: Sequence[Answer], is_mean: bool) -> list[Tensor]:
+    """Return the log-probability of each answer, summed or averaged over its tokens."""
+    values = [picked(one.logits.log_softmax(-1), one.ids) for one in answers]
+    return [one.mean() if is_mean else one.sum() for one in values]
+
+
+def _of_answers(
+    setting: Setting,
+    found: Mapping[str, Sequence[Answer]],
+    logprobs: Mapping[str, Sequence[Tensor]],
+    leaves_out: int = 0,
+) -> dict[str, float]:
+    """Return the scalars of chosen and of rejected answers by themselves; logits without the last `leaves_out`."""
+    own = {f"logps/{name}": float(average(values)) for name, values in logprobs.items()}
+    if setting.equal:  # logits after padding count otherwise
+        for name, answers in found.items():
+            given = torch.tensor([one.whole for one in answers])
+            logits = setting.policy(input_ids=given, use_cache=False).logits
+            own[f"logits/{name}"] = float(logits[:, : given.shape[1] - leaves_out].mean())
+    return own
 
 
 def _of_pairs(beta: float, chosen: Sequence[Tensor], rejected: Sequence[Tensor]) -> dict[str, float]:
