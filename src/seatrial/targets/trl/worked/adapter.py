@@ -14,6 +14,7 @@ from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
 from seatrial.targets.trl.worked.given import GIVEN
+from seatrial.targets.trl.worked.heads import HEAD_ROWS
 from seatrial.targets.trl.worked.kept import KEPT
 from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
@@ -22,7 +23,15 @@ from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
 
-ROWS: Sequence[Row] = (*DATA_ROWS, *FUNCTION_ROWS, *MODEL_ROWS, *SCRIPT_ROWS, *REFUSED_ROWS, *DISTILLED_ROWS)
+ROWS: Sequence[Row] = (
+    *DATA_ROWS,
+    *FUNCTION_ROWS,
+    *MODEL_ROWS,
+    *HEAD_ROWS,
+    *SCRIPT_ROWS,
+    *REFUSED_ROWS,
+    *DISTILLED_ROWS,
+)
 USED = (
     "make_parser", "ScriptArguments", "GRPOScriptArguments", "RLOOScriptArguments", "DatasetConfig", "ModelConfig",
     "shutdown_event_loop_in_daemon", "FusedCausalLMOutput",

@@ -23,6 +23,11 @@ ANSWERS = [[{"role": "assistant", "content": text}] for text in "ab"]
 WITH_IMAGE = [{"role": "user", "content": [{"type": "image", "image": 7}, {"type": "text", "text": "a"}]}]
 PAIRS = {"prompt": ["p", "q"], "chosen": ["a", "c"], "rejected": ["b", "d"]}
 WITH_TOOLS = "{% if tools is not none and tools is defined %}T{% endif %}" + CHAT_TEMPLATE
+MARKED = (
+    "{% if tools %}T{% endif %}{{ first | default('') }}{{ second | default('') }}"
+    "{% for message in messages %}{{ '(' + message['role'] + ':' + message['content'] + ')' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '(assistant:' }}{% endif %}"
+)
 COUNTED = "{{ messages | length }}" + CHAT_TEMPLATE
 CALLED = "{% for message in messages %}{{ message['role'] + (message['content'] or '') + '<|im_end|>' }}{% endfor %}"
 END_OUTSIDE = CHAT_TEMPLATE.replace(
@@ -98,6 +103,28 @@ def _texts_given_tools(apply: Callable[..., Any]) -> list[str]:
     turns = {"messages": [{"role": "user", "content": "a"}]}
     tools: list[Any] = [None, [], [CALL]]
     return [apply(turns, _with(WITH_TOOLS), tools=one)["text"][0] for one in tools]
+
+
+def _texts_of_kinds(apply: Callable[..., Any]) -> list[Any]:
+    """Return the texts of every kind of row, with a tool and an option of the template from a row and from the call."""
+    asked, (said, other) = TURNS[1:2], ANSWERS
+    kinds: list[dict[str, Any]] = [
+        {"messages": asked + said},
+        {"prompt": asked},
+        {"prompt": asked + said},
+        {"prompt": asked, "completion": said},
+        {"prompt": asked, "chosen": said, "rejected": other},
+        {"chosen": asked + said, "rejected": asked + other},
+        {"prompt": asked, "completion": said, "label": False},
+    ]
+    tokenizer = _with(MARKED)
+    return [
+        [
+            apply({**one, "chat_template_kwargs": {"first": "F"}}, tokenizer, tools=[CALL], second="S")
+            for one in kinds
+        ],
+        apply(kinds[0], tokenizer),
+    ]
 
 
 def _teacher_inputs(build: Callable[..., Any], *, extended: bool) -> list[Any]:
@@ -220,6 +247,25 @@ DATA_ROWS: Sequence[Row] = (
         "no tools, an empty list of tools, a tool",
         _texts_given_tools,
         ["<", "<", "T"],
+        since="1.0",
+    ),
+    Row(
+        "chats",
+        f"{DATA}:apply_chat_template",
+        "a tool and options of the template, by kind of row",
+        _texts_of_kinds,
+        [
+            [
+                {"text": "TFS(user:u)(assistant:a)"},
+                {"prompt": "TFS(user:u)(assistant:"},
+                {"prompt": "TFS(user:u)(assistant:a"},
+                {"prompt": "TFS(user:u)(assistant:", "completion": "a)"},
+                {"prompt": "TFS(user:u)(assistant:", "chosen": "a)", "rejected": "b)"},
+                {"chosen": "TFS(user:u)(assistant:a)", "rejected": "TFS(user:u)(assistant:b)"},
+                {"prompt": "TFS(user:u)(assistant:", "completion": "a)", "label": False},
+            ],
+            {"text": "(user:u)(assistant:a)"},
+        ],
         since="1.0",
     ),
     Row(
