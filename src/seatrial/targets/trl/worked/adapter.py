@@ -19,6 +19,7 @@ from seatrial.targets.trl.worked.kept import KEPT
 from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.models import MODEL_ROWS
+from seatrial.targets.trl.worked.passed import PASSED
 from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
@@ -55,6 +56,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **COMMANDS,
     **GIVEN,
     **KEPT,
+    **PASSED,
     **CALLBACKS,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""

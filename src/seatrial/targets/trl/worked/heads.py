@@ -99,8 +99,9 @@ def _head(
         wrong += unlike(got.detach().flatten().tolist(), value.detach().flatten().tolist(), name, TOLERANCE)
     wrong += unlike([float(found.loss.detach())], [float(loss.detach())], "loss", TOLERANCE)
     wrong += [] if found.label_mask[:, : counted.shape[1]].tolist() == counted.tolist() else ["label_mask"]
-    (found.loss + found.entropy.sum()).backward()
-    (loss + due["entropy"].sum()).backward()
+    total: Tensor = found.loss + found.entropy.sum()
+    total.backward()  # type: ignore[no-untyped-call]
+    (loss + due["entropy"].sum()).backward()  # type: ignore[no-untyped-call]
     for (name, value), other in zip(own.named_parameters(), double.parameters(), strict=True):
         right = other.grad if other.grad is not None else torch.zeros_like(other)
         grad = value.grad if value.grad is not None else torch.zeros_like(value)
@@ -200,7 +201,7 @@ def _kernels(supports: Callable[..., bool]) -> list[bool]:
             shape=torch.Size(shape),
             ndim=len(shape),
             dtype=dtype,
-            device=torch.device(device, 0 if device != "cpu" else None),
+            device=torch.device(device if device == "cpu" else f"{device}:0"),
             stride=lambda _: last,
         )
 
