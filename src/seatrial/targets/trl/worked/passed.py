@@ -16,7 +16,8 @@ from seatrial.targets.trl.named import parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
-from seatrial.targets.trl.worked.seen import made_trainer, or_refused
+from seatrial.targets.trl.worked.seen import made_trainer as plain_trainer
+from seatrial.targets.trl.worked.seen import or_refused
 
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
 OTHERS = ((9, 4, 2), (1, 8, 5), (4, 3, 6), (7, 6, 9))
@@ -32,6 +33,11 @@ ORDER: Mapping[str, Any] = {
     "num_iterations": 2,
 }
 """Six prompts at a time, each twice, served in six batches: the last prompt of thirteen is left out."""
+
+
+def made_trainer(name: str, rows: Any, options: Mapping[str, Any], **more: Any) -> Any:
+    """Return a trainer without a reference: RLOO's default loads one from the folder of the model."""
+    return plain_trainer(name, rows, {**options, **({"beta": 0.0} if name == "RLOO" else {})}, **more)
 
 
 def _given(name: str, _: Any) -> dict[str, bool]:
@@ -85,7 +91,7 @@ def _figures(trainer: Any, prefix: str, *given: Any) -> dict[str, float]:
 
 
 def _evaluated(name: str, in_parts: bool, _: Any) -> list[str]:
-    """Return figures of a data set that is one of several, or handed over, that it does not have as the only one."""
+    """Return figures of a data set that is one of several, or given to `evaluate`, that it does not have as the only one."""
     from datasets import Dataset
 
     kind = KINDS[name][-1 if name == "SFT" else 0]
@@ -179,7 +185,10 @@ def _rows_of(name: str) -> Iterator[Row]:
 
     used = dict.fromkeys(("optimizer", "scheduler", "callback"), True)
     yield row("calls", "an optimizer, a scheduler and a callback", partial(_given, name), used)
-    for in_parts, what in ((True, "a data set of several"), (False, "a data set that is handed over")):
+    for in_parts, what in (
+        (True, "a data set of several"),
+        (False, "a data set that is given to `evaluate`"),
+    ):
         yield row("validations", what, partial(_evaluated, name, in_parts), [])
     if name not in SAMPLED:
         return
