@@ -91,7 +91,7 @@ def _figures(trainer: Any, prefix: str, *given: Any) -> dict[str, float]:
 
 
 def _evaluated(name: str, in_parts: bool, _: Any) -> list[str]:
-    """Return figures of a data set that is one of several, or given to `evaluate`, that it does not have as the only one."""
+    """Return figures of a data set, one of several or given to `evaluate`, that it does not have on its own."""
     from datasets import Dataset
 
     kind = KINDS[name][-1 if name == "SFT" else 0]
