@@ -16,16 +16,24 @@ from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
 from seatrial.targets.trl.worked.evaluated import EVALUATED
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
 from seatrial.targets.trl.worked.given import GIVEN
+from seatrial.targets.trl.worked.heads import HEAD_ROWS
 from seatrial.targets.trl.worked.kept import KEPT
 from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.models import MODEL_ROWS
+from seatrial.targets.trl.worked.passed import PASSED
 from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
 
 ROWS: Sequence[Row] = (
-    *(*DATA_ROWS, *CONVERSATION_ROWS, *FUNCTION_ROWS, *MODEL_ROWS, *SCRIPT_ROWS, *REFUSED_ROWS),
+    *DATA_ROWS,
+    *CONVERSATION_ROWS,
+    *FUNCTION_ROWS,
+    *MODEL_ROWS,
+    *HEAD_ROWS,
+    *SCRIPT_ROWS,
+    *REFUSED_ROWS,
     *DISTILLED_ROWS,
 )
 USED = (
@@ -51,6 +59,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **COMMANDS,
     **GIVEN,
     **KEPT,
+    **PASSED,
     **CALLBACKS,
     **EVALUATED,
 }
