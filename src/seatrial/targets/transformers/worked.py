@@ -14,6 +14,7 @@ from seatrial.targets.common.tiny import TURN_END, tiny_model, tiny_scorer, tiny
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.small import train
+from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -172,6 +173,7 @@ ROWS: Sequence[Row] = (
         since="4.57",
     ),
     Row("validations", PLACE, "evaluations of models with adapters", _evaluations, [], since="4.57"),
+    *GENERATION_ROWS,
 )
 
 
