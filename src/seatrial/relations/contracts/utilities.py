@@ -266,7 +266,7 @@ UTILITIES: Mapping[str, str] = {
     "stopped by strings": "(rows of pieces of text, strings) -> whether a string ends in the last piece",
     "stopped by bytes": "(rows of bytes, each a token, strings) -> whether a string ends in the last byte",
     "stopped": "(Transformers' class, its options, ids [B, S]) -> whether each row stops",
-    "attended": "(kind of mask, and how that of the caller is added, padding, queries, keys in the cache, packed rows, attention) -> bools [B, Q, K]",
+    "attended": "(kind of mask, padding, queries, keys in the cache, packed rows, attention) -> bools [B, Q, K]",
     "cached": "(kind of cache, operations) -> keys that each addition gives, and how many are kept",
     "activated": "(name, values) -> values",
     "causal loss": "(logits [B, S, V], labels [B, S], number of items or None, whether shifted) -> loss",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.common.target import find_name
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.common.worked_rows import Row
 
@@ -132,6 +133,29 @@ def _changed_defaults(config_class: Any) -> list[Any]:
     return [config.top_k, config.temperature, config.do_sample, left]
 
 
+def _nested(config_class: Any) -> list[Any]:
+    """Return a configuration in a configuration as it is written and as it is read again, and one of a compiler."""
+    import transformers
+
+    own: Any = transformers.WatermarkingConfig
+    config = config_class(watermarking_config=own(greenlist_ratio=0.5, bias=1.5, context_width=2))
+    folder = tempfile.mkdtemp(dir=temporary_folder())
+    config.save_pretrained(folder)
+    read = config_class.from_pretrained(folder).watermarking_config
+    names = ("greenlist_ratio", "bias", "context_width")
+    written = [
+        json.loads(config.to_json_string(use_diff=differs))["watermarking_config"]
+        for differs in (True, False)
+    ]
+    compiled: Any = transformers.CompileConfig
+    text = config_class(compile_config=compiled(dynamic=True, mode="default")).to_json_string()
+    return [
+        *([one[name] for name in names] for one in written),
+        [getattr(read, name) for name in names],
+        [json.loads(text)["compile_config"][name] for name in ("dynamic", "mode")],
+    ]
+
+
 MODEL_OPTIONS = {"eos_token_id": 5, "pad_token_id": 6, "bos_token_id": 7}
 
 
@@ -234,15 +258,13 @@ def _loaded_ones(config_class: Any) -> list[bool]:
 
 def _encoders() -> Iterator[tuple[str, Any]]:
     """Yield models of an encoder and a decoder; the encoder of the second takes any argument."""
-    import transformers
-
     sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 1,
              "decoder_attention_heads": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 20,
              "max_position_embeddings": 32}  # fmt: skip
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
     for form in ("named", "any", "any, as model_kwargs"):
-        made: Any = transformers.BartForConditionalGeneration
-        config: Any = transformers.BartConfig
+        made: Any = find_name("transformers", ["transformers:BartForConditionalGeneration"])
+        config: Any = find_name("transformers", ["transformers:BartConfig"])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             yield form, made(config(**sizes, **ids)).eval()
@@ -323,6 +345,14 @@ GENERATION_ROWS: Sequence[Row] = (
         "a change of what is not set",
         _changed_defaults,
         [3, 0.5, True, {"top_k": 5, "not_known": 1}],
+        since="5",
+    ),
+    Row(
+        "options",
+        PLACE,
+        "configurations in a configuration",
+        _nested,
+        [[0.5, 1.5, 2], [0.5, 1.5, 2], [0.5, 1.5, 2], [True, "default"]],
         since="5",
     ),
     Row("options", PLACE, "of a model's configuration", _of_model, [5, 6, 7, False]),
