@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.laws.utilities.visible import WINDOW
+from seatrial.relations.laws.utilities.visible import WINDOW, pairs_of
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
 
@@ -18,7 +18,9 @@ MAKERS = {
     "sliding": "create_sliding_window_causal_mask",
     "chunked": "create_chunked_causal_mask",
     "bidirectional": "create_bidirectional_mask",
+    "bidirectional sliding": "create_bidirectional_sliding_window_mask",
 }
+OWN = {"joined": "or_mask_function", "cut": "and_mask_function"}
 HEADS, DIM, LONGEST = 1, 2, 16
 
 
@@ -50,6 +52,12 @@ def _dynamic(config: Any) -> Any:
     return made(config=config)
 
 
+def _rule(total: int) -> Callable[..., Tensor]:
+    """Return a rule of the caller's own; it takes single places, and compares two numbers of each."""
+    pairs = torch.tensor([pairs_of(place) for place in range(total)])
+    return lambda row, head, query, key: (pairs[query] == pairs[key]).all()
+
+
 def attended(
     kind: str,
     padding: Sequence[Sequence[int]] | None,
@@ -59,6 +67,7 @@ def attended(
     attention: str,
 ) -> Tensor:
     """Return which keys queries see; those that the cache has dropped are not seen."""
+    kind, _, how = kind.partition(", ")
     make = _found(f"transformers.masking_utils:{MAKERS[kind]}")
     config, B, total = _config(kind, attention), len(padding or [0]), num_past + num_queries
     takes = inspect.signature(make).parameters
@@ -73,16 +82,21 @@ def attended(
         given["position_ids"] = torch.tensor([[place for size in packed for place in range(size)]])
     elif "position_ids" in takes:
         given["position_ids"] = places[None].expand(B, -1)
+    if how:
+        given[OWN[how]] = _rule(total)
     cache = None
-    if kind != "bidirectional":
+    if "bidirectional" not in kind or num_past:
         if num_past:
             cache = _dynamic(config)
             cache.update(*[torch.zeros(B, HEADS, num_past, DIM)] * 2, 0)
         given["cache" if "cache" in takes else "past_key_values"] = cache
+    missing = sorted({*given} - {*takes})
+    if missing:
+        raise NotServed(f"{MAKERS[kind]} of this release takes no {', '.join(missing)}")
     found = make(**given)
     if found is None:
         found = torch.ones(B, 1, num_queries, total, dtype=torch.bool)
-        if kind != "bidirectional":
+        if "bidirectional" not in kind:
             found = found.tril(num_past)
     shown = found[:, 0] if found.dtype is torch.bool else found[:, 0] == 0
     whole = torch.zeros(B, num_queries, total, dtype=torch.bool)
@@ -106,6 +120,10 @@ def _cache(kind: str) -> Any:
 def cached(kind: str, steps: Sequence[tuple[str, Any]]) -> list[list[list[int]]]:
     """Return the keys that additions to a cache give, and how many were added."""
     cache, count, length, rows, found = _cache(kind), 0, 0, 2, []
+    if "recorded" in kind:
+        if not hasattr(cache, "activate_past_recording"):
+            raise NotServed("caches of this release do not keep what a cut may bring back")
+        cache.activate_past_recording()
     for step, value in steps:
         if step == "add":
             numbers = torch.arange(count, count + value)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import TURN_END, tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resuming, temporary_folder
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
+from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
+from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -159,6 +163,100 @@ def _total(labels: Any) -> float:
     return sum(map(_total, labels)) if isinstance(labels, tuple) else float(labels.sum())
 
 
+NUM_ROWS = 12
+SEEDS: Sequence[Mapping[str, int]] = (
+    {"seed": 1},
+    {"seed": 2},
+    {"seed": 1, "data_seed": 5},
+    {"seed": 1, "data_seed": 6},
+)
+
+
+def _order(trainer_class: Any, kind: str, options: Mapping[str, Any]) -> list[list[int]]:
+    """Return the numbers of rows that a loader gives, in two epochs."""
+    rows = [{"number": row, "labels": 0.0, "input_ids": [0] * (1 + row % 5)} for row in range(NUM_ROWS)]
+    args = _arguments(per_device_train_batch_size=2, per_device_eval_batch_size=2, **options)
+    trainer = trainer_class(model=Line(), args=args, train_dataset=rows, eval_dataset=rows)
+    loader = getattr(trainer, f"get_{kind}_dataloader")()
+    return [[int(one) for batch in loader for one in batch["number"]] for _ in range(2)]
+
+
+GROUPED = {"train_sampling_strategy": "group_by_length"}
+
+
+def _orders(table: Sequence[tuple[str, Mapping[str, str]]], trainer_class: Any) -> list[str]:
+    """Return where rows are not in the order of their seed: of the data where it is given, else of the run."""
+    wrong = []
+    for kind, more in table:
+        what = f"{kind}, {dict(more)}"
+        orders = [_order(trainer_class, kind, {**more, **seeds}) for seeds in SEEDS]
+        if any(sorted(epoch) != list(range(NUM_ROWS)) for one in orders for epoch in one):
+            wrong.append(f"{what}: not every row once")
+        if any(one[0] == list(range(NUM_ROWS)) for one in orders):
+            wrong.append(f"{what}: rows in the order of the data set")
+        if len({str(one[0]) for one in orders}) != len(orders):
+            wrong.append(f"{what}: another seed gives the same order")
+        if kind == "train" and any(one[0] == one[1] for one in orders):
+            wrong.append(f"{what}: both epochs have the same order")
+        for seeds, due in zip(SEEDS, orders, strict=True):
+            again = {**seeds, "seed": 3} if "data_seed" in seeds else seeds
+            if _order(trainer_class, kind, {**more, **again})[0] != due[0]:
+                wrong.append(f"{what}: {dict(again)} gives another order than {dict(seeds)}")
+    if _order(trainer_class, "eval", {}) != [list(range(NUM_ROWS))] * 2:
+        wrong.append("an evaluation is not in the order of the data set")
+    return wrong
+
+
+def _restored(trainer_class: Any) -> list[Any]:
+    """Return the callbacks of a kind after a resume that restores them, and the steps that each has seen."""
+    import transformers
+    from transformers.trainer_callback import ExportableState
+
+    class Counting(transformers.TrainerCallback, ExportableState):
+        def __init__(self, name: str = "none") -> None:
+            self.name, self.count = name, 0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.count += 1
+
+        def state(self) -> dict[str, Any]:
+            return {"args": {"name": self.name}, "attributes": {"count": self.count}}
+
+    rows = [{"number": row, "labels": 0.0} for row in range(4)]
+    folder, checkpoint, trainer = "", None, None
+    for steps in (2, 4):
+        args = _arguments(
+            per_device_train_batch_size=1, save_strategy="steps", save_steps=1, max_steps=steps,
+            restore_callback_states_from_checkpoint=True,
+        )  # fmt: skip
+        trainer = trainer_class(
+            model=Line(),
+            args=args,
+            train_dataset=rows,
+            callbacks=[Counting("first" if steps == 2 else "second")],
+        )
+        with resuming():
+            trainer.train(resume_from_checkpoint=checkpoint)
+        folder = folder or args.output_dir
+        checkpoint = str(Path(folder) / "checkpoint-2")
+    assert trainer is not None
+    kinds = [type(one).__name__ for one in trainer.callback_handler.callbacks]
+    found = [one for one in trainer.callback_handler.callbacks if isinstance(one, Counting)]
+    return [[[one.name, one.count] for one in found], len(kinds) - len({*kinds})]
+
+
+def _optimized(trainer_class: Any) -> list[list[bool]]:
+    """Return whether the weights of an optimizer are those of the trainer's model, and of one that is given."""
+    found = []
+    for given in (None, Line()):
+        trainer = trainer_class(model=Line(), args=_arguments(weight_decay=0.5))
+        optimizer = trainer.create_optimizer(given)
+        own = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        model = trainer.model if given is None else given
+        found.append([own == {id(one) for one in model.parameters()}, len(optimizer.param_groups) == 2])
+    return found
+
+
 PLACE = "transformers:Trainer"
 # Sources: the documentation of Trainer (logs, processing_class, label_names), and the pages on PEFT.
 ROWS: Sequence[Row] = (
@@ -172,6 +270,29 @@ ROWS: Sequence[Row] = (
         since="4.57",
     ),
     Row("validations", PLACE, "evaluations of models with adapters", _evaluations, [], since="4.57"),
+    Row(
+        "batches",
+        PLACE,
+        "orders of rows by seeds",
+        partial(_orders, [("train", {}), ("eval", GROUPED)]),
+        [],
+        since="5",
+    ),
+    Row(
+        "batches",
+        PLACE,
+        "orders of rows that are grouped by length",
+        partial(_orders, [("train", GROUPED)]),
+        [],
+        since="5",
+        known=KnownFailure(
+            "the seed of the data is ignored",
+            finding="Transformers: the seed of data that is grouped by length",
+        ),
+    ),
+    Row("starts", PLACE, "callbacks of a resumed run", _restored, [[["first", 4]], 0], since="4.57"),
+    Row("states", PLACE, "the model of an optimizer", _optimized, [[True, True], [True, True]], since="5"),
+    *GENERATION_ROWS,
 )
 
 

@@ -194,6 +194,7 @@ def _plain(labels: str, returns: str) -> MakePlan:
                 "input_ids": stream.choices(stack.ordinary_ids, k=4),
                 labels: _label(stream, labels),
                 "text": "left out",
+                "nothing": None,
             }
             for _ in range(3)
         )
@@ -213,7 +214,14 @@ def features_are_stacked(stack: Any, case: CollatorPlan) -> Measure:
     """Compare stacked features with the rows; labels come by any of their names."""
     name = next(name for name in case.rows[0] if name.startswith("label"))
     return _compare(
-        stack, case, {"input_ids": _ids(case.rows), "labels": [row[name] for row in case.rows], "text": None}
+        stack,
+        case,
+        {
+            "input_ids": _ids(case.rows),
+            "labels": [row[name] for row in case.rows],
+            "text": None,
+            "nothing": None,
+        },
     )
 
 

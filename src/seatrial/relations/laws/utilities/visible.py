@@ -45,6 +45,21 @@ def _mask_cases(case: Numbers) -> Iterator[Arguments]:
             yield kind, _padding((0, 2), 3, "left"), 1, 2, None, attention
             yield kind, None, 9, 0, (4, 2, 3), attention
             yield kind, None, 9, 0, (1, 8), attention
+    for attention in ("eager", "sdpa"):
+        yield "bidirectional sliding", None, 9, 0, None, attention
+        yield "bidirectional sliding", _padding((0, 4), 9, "right"), 9, 0, None, attention
+        yield "bidirectional", None, 3, 6, None, attention
+        yield "bidirectional", _padding((0, 4), 9, "left"), 3, 6, None, attention
+        yield "bidirectional sliding", None, 4, WINDOW - 1, None, attention
+        for kind in ("causal", "sliding", "bidirectional", "bidirectional sliding"):
+            for how in ("joined", "cut"):
+                yield f"{kind}, {how}", None, 9, 0, None, attention
+                yield f"{kind}, {how}", _padding((0, 3), 9, "right"), 9, 0, None, attention
+
+
+def pairs_of(place: int) -> tuple[int, int]:
+    """Return two numbers of a place; the caller's own rule lets a query see the keys with the same two."""
+    return place // 3 % 2, place // 6
 
 
 def attended(
@@ -55,7 +70,10 @@ def attended(
     packed: Sequence[int] | None,
     attention: str,
 ) -> Tensor:
-    """Return whether each query sees each key [B, Q, past + Q]; a query that is padding sees none."""
+    """Return whether each query sees each key [B, Q, past + Q]; a query that is padding sees none.
+
+    Masks that are joined also show the keys that the caller's rule does (`pairs_of`); those that are cut only these.
+    """
     total = num_past + num_queries
     rows = padding or [[1] * total]
     packs = [number for number, size in enumerate(packed or [total]) for _ in range(size)]
@@ -64,14 +82,20 @@ def attended(
         for q in range(num_queries):
             place = q + num_past
             for k in range(total):
-                sees = bool(row[k] and row[place]) and packs[k] == packs[place]
-                if kind != "bidirectional":
+                sees = packs[k] == packs[place]
+                if "bidirectional" not in kind:
                     sees = sees and k <= place
-                if kind == "sliding":
+                if kind.startswith("sliding"):
                     sees = sees and k > place - WINDOW
+                if kind.startswith("bidirectional sliding"):
+                    sees = abs(k - place) <= WINDOW
                 if kind == "chunked":
                     sees = sees and k // WINDOW == place // WINDOW
-                found[b, q, k] = sees
+                if kind.endswith("joined"):
+                    sees = sees or pairs_of(k) == pairs_of(place)
+                if kind.endswith("cut"):
+                    sees = sees and pairs_of(k) == pairs_of(place)
+                found[b, q, k] = sees and bool(row[k] and row[place])
     return found
 
 
@@ -90,6 +114,27 @@ OF_DYNAMIC: Mapping[str, Sequence[Step]] = {
     "rows repeated": [("add", 3), ("repeat", 2), ("add", 1)],
     "rows chosen": [("add", 3), ("choose", [1]), ("add", 2)],
 }
+RECORDED: Mapping[str, Sequence[Step]] = {
+    "candidates taken back": [
+        ("add", 3),
+        ("add", 3),
+        ("cut", 4),
+        ("add", 2),
+        ("cut", 5),
+        ("add", 1),
+        ("cut", 6),
+    ],
+    "several additions before a cut": [
+        ("add", 9),
+        ("add", 1),
+        ("add", 2),
+        ("cut", 10),
+        ("add", 3),
+        ("cut", 12),
+    ],
+    "cut before the window is full": [("add", 2), ("add", 1), ("cut", 1), ("add", 4), ("cut", 3), ("add", 2)],
+}
+"""Of sliding caches that keep what a cut may bring back."""
 
 
 def _cache_cases(case: Numbers) -> Iterator[Arguments]:
@@ -98,6 +143,8 @@ def _cache_cases(case: Numbers) -> Iterator[Arguments]:
             yield kind, steps
     for steps in OF_DYNAMIC.values():
         yield "dynamic", steps
+    for steps in RECORDED.values():
+        yield "sliding, recorded", steps
 
 
 def cached(kind: str, steps: Sequence[Step]) -> list[list[list[int]]]:
@@ -117,7 +164,7 @@ def cached(kind: str, steps: Sequence[Step]) -> list[list[list[int]]]:
             count, length = count + value, length + value
             seen = max(WINDOW - 1 + value, WINDOW) if "sliding" in kind else count
             found.append([own[-seen:] for own in kept])
-            if "sliding" in kind:
+            if "sliding" in kind and "recorded" not in kind:
                 kept = [own[-(WINDOW - 1) :] for own in kept]
         elif step == "order" or step == "choose":
             kept = [kept[row] for row in value]
@@ -126,7 +173,9 @@ def cached(kind: str, steps: Sequence[Step]) -> list[list[list[int]]]:
             kept = [own for own in kept for _ in range(value)]
             rows = [100 * (row + 1) for row in range(len(kept))]
         elif step == "cut":
-            kept, length = [own[:value] for own in kept], value
+            kept, length = [own[: len(own) - (length - value)] for own in kept], value
+            if "sliding" in kind:
+                kept = [own[-(WINDOW - 1) :] for own in kept]
         else:
             kept, length = [[] for _ in kept], 0
     return [*found, [[length]]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -238,6 +240,77 @@ def _compiled(compile_regions: Callable[..., Any]) -> list[Any]:
     ]
 
 
+def _made_empty(make: Callable[..., Any]) -> list[Any]:
+    """Return devices of a weight, a buffer and a tensor of its own, by what is said of buffers."""
+    found = []
+    for options, variable in (
+        ({}, ""),
+        ({}, "true"),
+        ({"include_buffers": True}, ""),
+        ({"include_buffers": False}, "1"),
+    ):
+        os.environ.pop("ACCELERATE_INIT_INCLUDE_BUFFERS", None)
+        if variable:
+            os.environ["ACCELERATE_INIT_INCLUDE_BUFFERS"] = variable
+        with make(**options):
+            model, own = Net(), torch.ones(2)
+        found.append([model.first.weight.device.type, model.scale.device.type, model.norm.bias.device.type])
+        after = Net()
+        if {after.scale.device.type, after.gain.device.type} != {"cpu"} or own.device.type not in (
+            "cpu",
+            "meta",
+        ):
+            found.append(["tensors that are made afterwards"])
+    return found
+
+
+class _Half(nn.Module):
+    """Gives nested values of many types."""
+
+    def forward(self, x_BD: Tensor, *, factor: float = 2.0) -> dict[str, Any]:
+        """Return them."""
+        half = x_BD.to(torch.bfloat16)
+        return {
+            "half": half * factor,
+            "list": [half.half(), x_BD, "text"],
+            "pair": (x_BD.double(), x_BD.long(), None),
+            "own": _OwnTensor(half),
+        }
+
+
+class _OwnTensor:
+    """An object of the caller with a dtype, which becomes another as tensors do."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value, self.dtype = value, value.dtype
+
+    def float(self) -> _OwnTensor:
+        """Return it in float32."""
+        return _OwnTensor(self.value.float())
+
+
+def _converted(convert: Callable[..., Any]) -> list[Any]:
+    """Return the dtypes of outputs, and the name, signature and words of a function that is converted."""
+    model = _Half()
+    made = convert(model.forward)
+    out = made(inputs(), factor=3.0)
+    dtypes = [
+        out["half"].dtype,
+        *(one.dtype for one in out["list"][:2]),
+        *(one.dtype for one in out["pair"][:2]),
+    ]
+    prepared = new_accelerator(mixed_precision="bf16").prepare(_Half())
+    return [
+        [str(one) for one in (*dtypes, out["own"].dtype)],
+        [out["list"][2], out["pair"][2], type(out["pair"]).__name__],
+        torch.equal(out["half"], (inputs().to(torch.bfloat16) * 3.0).float()),
+        [*inspect.signature(made).parameters],
+        [*inspect.signature(prepared.forward).parameters],
+        getattr(made.__wrapped__, "__name__", "none"),
+        made.__wrapped__.__doc__,
+    ]
+
+
 def _bottom_up(function: Callable[..., Any]) -> list[str]:
     model = net()
     found = [name for one in function(model) for name, module in model.named_modules() if module is one]
@@ -277,6 +350,28 @@ PLACED_ROWS: Sequence[Row] = (
         "blocks of one class",
         _compiled,
         [True, False, True, True, True, ["OptimizedModule", "OptimizedModule"]],
+    ),
+    Row(
+        "wrappers",
+        "accelerate.utils.operations:convert_outputs_to_fp32",
+        "nested outputs, and the signature",
+        _converted,
+        [
+            ["torch.float32"] * 3 + ["torch.float64", "torch.int64", "torch.float32"],
+            ["text", None, "tuple"],
+            True,
+            ["x_BD", "factor"],
+            ["x_BD", "factor"],
+            "forward",
+            "Return them.",
+        ],
+    ),
+    Row(
+        "models",
+        "accelerate:init_empty_weights",
+        "buffers by an option and a variable",
+        _made_empty,
+        [["meta", "cpu", "meta"], ["meta"] * 3, ["meta"] * 3, ["meta", "cpu", "meta"]],
     ),
     Row("wrappers", "accelerate.utils.other:get_module_children_bottom_up", "children first", _bottom_up, []),
     Row("states", f"{MODELING}:get_state_dict_from_offload", "one module", _from_offload, []),
