@@ -40,7 +40,7 @@ def _batch(proto: Any, rows: int, **options: Any) -> Any:
 
 def _uneven(proto: Any) -> Mapping[tuple[bool, bool], Any]:
     """Return the rows of uneven chunks, by the option of the batch and the one of all batches."""
-    found = {}
+    found: dict[tuple[bool, bool], Any] = {}
     for own in (False, True):
         for everywhere in (False, True):
             with _padding(proto, everywhere):
