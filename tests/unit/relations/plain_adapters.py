@@ -29,6 +29,7 @@ class PlainAdapted:
     training: bool = False
     adapters: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     used: list[str] = field(default_factory=lambda: ["first"])
+    trains: bool = True
     on: bool = True
     factor: float = 1.0
     taken: list[tuple[str, Tensor]] = field(default_factory=list)
@@ -136,7 +137,7 @@ class PlainAdapted:
         return {**self.base, **named}
 
     def trainable(self) -> frozenset[str]:
-        names = list(self.adapters) if self.fault == "all train" else self.used
+        names = (list(self.adapters) if self.fault == "all train" else self.used) if self.trains else []
         found = {f"{name}.{key}" for name in names for key in ("A", "B")}
         thawed = self.fault == "a bias trains" or (not self.on and self.fault == "disabling thaws the base")
         return frozenset(found | ({"bias"} if thawed else set()))
@@ -154,8 +155,8 @@ class PlainAdapted:
     def add(self, name: str) -> None:
         self.make(name)
 
-    def use(self, names: Sequence[str]) -> None:
-        self.used = list(names)
+    def use(self, names: Sequence[str], *, trains: bool = True) -> None:
+        self.used, self.trains = list(names), trains or self.fault == "trains for inference"
 
     def delete(self, name: str) -> None:
         if self.fault != "deleting leaves it":

@@ -50,6 +50,7 @@ SUMS = "R29.combined/"
             {"R29.adapted/float64 oracle", "R29.merged/weights in bfloat16", "R29.merged/weights in float16"},
         ),
         ("disabling does nothing", {"R29.adapted/disabled is the base"}),
+        ("trains for inference", {"R29.several/used for inference"}),
         ("disabling thaws the base", {"R29.adapted/nothing of the base trains while disabled"}),
         ("stays disabled", {"R29.adapted/after it was disabled"}),
         ("dropout", {"R29.adapted/dropout"}),
@@ -151,6 +152,15 @@ def test_the_mean_under_dropout_is_judged(fault: str) -> None:
     (routes,) = select(["R29.routes"])
     verdict = run_relation(routes, PlainAdapters(fault), seeds=[0], shrink_seconds=0, thorough=True)
     assert ("training with dropout, on average" in verdict.details.get("laws_broken", [])) == bool(fault)
+
+
+@pytest.mark.parametrize("other", ["weight", "embedding"])
+def test_weights_that_are_one_are_judged(other: str) -> None:
+    """A weight is one with itself, and not with another one."""
+    spec = AdapterSpec(weights=frozenset({"weight"}), one_weight=("weight", other))
+    assert ("R29.adapted/weights that are one" in broken(PlainAdapters(adapter_spec=spec))) == (
+        other != "weight"
+    )
 
 
 def test_what_is_declared_is_not_exercised() -> None:

@@ -82,6 +82,8 @@ class AdapterSpec:
     """Whether the loss has a term of the adapter's own."""
     weights: frozenset[str] | None = None
     """Weights of the base that the options name, by the documentation; None where they name none."""
+    one_weight: tuple[str, str] | None = None
+    """Two weights of the base that an adapter leaves one tensor, or writes as one where it is merged for good."""
     reads_ahead: bool = False
     """Whether the outputs of a position depend on later ones, so that rows cannot be padded."""
 
@@ -170,8 +172,12 @@ class AdaptedModel(Protocol):
         """Add another adapter with the same options, not in use."""
         ...
 
-    def use(self, names: Sequence[str]) -> None:
-        """Use these adapters, which train, and no others."""
+    def use(self, names: Sequence[str], *, trains: bool = True) -> None:
+        """Use these adapters, to train them or for inference, and no others.
+
+        Raises:
+            NotServed: the stack does not offer inference of this type.
+        """
         ...
 
     def delete(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +24,19 @@ WRAPPERS = ("base_layer", "original_module", "token_adapter")
 
 @contextmanager
 def refusing(several: bool = True) -> Iterator[None]:
-    """Turn the words with which PEFT refuses several adapters at once into `NotServed`."""
+    """Turn the words with which PEFT refuses several adapters at once into `NotServed`; other errors pass."""
     try:
         yield
     except (ValueError, TypeError) as error:
-        if not several:
+        if not several or not _is_raised(error):
             raise
         raise NotServed(f"refused: {' '.join(str(error).split())[:200]}") from error
+
+
+def _is_raised(error: Exception) -> bool:
+    """Return whether a statement raised an error: a call with other arguments than its function has is no refusal."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (place.line or "").startswith("raise")
 
 
 def saved_in(folder: Path) -> Path:
@@ -128,14 +135,21 @@ class PeftAdapted:
         with refusing():
             self.model.add_adapter(name, copy.deepcopy(self._config))
 
-    def use(self, names: Sequence[str]) -> None:
-        if len(names) == 1:
+    def use(self, names: Sequence[str], *, trains: bool = True) -> None:
+        if not trains:
+            self._use_for_inference(names)
+        elif len(names) == 1:
             self.model.set_adapter(names[0])
         elif not hasattr(self.model.base_model, "set_adapter"):
             raise NotServed("this type uses one adapter at a time")
         else:
             with refusing():
                 self.model.base_model.set_adapter(list(names))
+
+    def _use_for_inference(self, names: Sequence[str]) -> None:
+        if "inference_mode" not in inspect.signature(self.model.set_adapter).parameters:
+            raise NotServed("set_adapter of this release has no inference_mode")
+        self.model.set_adapter(names[0] if len(names) == 1 else list(names), inference_mode=True)
 
     def delete(self, name: str) -> None:
         try:
@@ -256,5 +270,8 @@ class MixedAdapted(PeftAdapted):
     def add(self, name: str) -> None:
         self.model.add_adapter(name, copy.deepcopy(self._second))
 
-    def use(self, names: Sequence[str]) -> None:
-        self.model.set_adapter(list(names))
+    def use(self, names: Sequence[str], *, trains: bool = True) -> None:
+        if not trains:
+            self._use_for_inference(names)
+        else:
+            self.model.set_adapter(list(names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.targets.common.known import KnownFailure, since
+from seatrial.targets.common.known import KnownFailure, before, since
 
 _MERGES = (
     "R29.merged/outputs",
@@ -28,6 +28,14 @@ NORM_CHECKS = KnownFailure(
     "a safe merge of LN tuning does not check its values, and a second adapter is merged after the first",
     finding="PEFT: checks of merges of BOFT and LN tuning",
 ).of("R29.merged/refused merge", "R29.merged/refused together and in turn")
+NORMS = (
+    NORM_CHECKS,
+    KnownFailure(
+        "a norm that is added next to another one trains",
+        finding="PEFT: several adapters in older releases",
+        releases=before("peft", "0.18"),
+    ).of("R29.several/only the adapter in use trains"),
+)
 DEFT_IN_TURN = KnownFailure(
     "the change of a DEFT adapter is computed from weights that another one is merged into",
     finding="PEFT: DEFT adapters merged in turn",

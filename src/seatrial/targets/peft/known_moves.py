@@ -60,3 +60,9 @@ def of_lora(options: Mapping[str, Any]) -> list[KnownFailure]:
     found += [FROZEN_BIAS] if options.get("lora_bias") else []
     found += [NO_PADDING] if options.get("target_parameters") or options.get("trait") == "attention" else []
     return found + ([NO_MAGNITUDES] if options.get("use_dora") else [])
+
+
+PROMPTS_FOR_INFERENCE = KnownFailure(
+    "prompts that are used for inference train",
+    finding="PEFT: prompts that are not in use",
+).of("R29.several/used for inference")

@@ -110,7 +110,10 @@ LAYERS: dict[str, type[Any]] = {
         trait="replicated",
         target_modules=ATTENTION,
         layer_replication=[(0, 2), (1, 2)],
-        spec={"refuses": ("checkpointing",)},
+        spec={
+            "refuses": ("checkpointing",),
+            "one_weight": tuple(f"model.layers.{number}.mlp.up_proj.weight" for number in (1, 2)),
+        },
     ),
     "lora-and-lokr": lora(
         parent=MixedAdapters,

@@ -48,6 +48,17 @@ def _projection(config: Any, value: Tensor) -> Spread:
     return Spread(0.0, math.sqrt(2 / value.shape[1]))
 
 
+def _each_uniform(config: Any, value: Tensor) -> Spread:
+    """Return the spread of Kaiming's uniform draw of each of several transposed factors [N, inputs, outputs]."""
+    return Spread(0.0, 1 / math.sqrt(3 * value.shape[1]))
+
+
+def _circulant(config: Any, value: Tensor) -> Spread:
+    """Return the spread of Xavier's uniform draw for kernels [outputs / D, inputs / D, D]."""
+    rows, columns, width = value.shape
+    return Spread(0.0, math.sqrt(2 / ((rows + columns) * width)))
+
+
 ZERO, ONE = _normal(0.0), _normal(0.0, 1.0)
 OWN: Mapping[str, Mapping[str, Start]] = {
     "LoraConfig": {
@@ -103,12 +114,44 @@ OWN: Mapping[str, Mapping[str, Start]] = {
     "LilyConfig": {"lily_A": _uniform, "lily_router": _uniform, "lily_B": ZERO},
     "TinyLoraConfig": {"tinylora_v": ZERO},
     "PromptTuningConfig": {"embedding": _normal(1.0)},
+    "C3AConfig": {"c3a_kernel": _circulant},
+    "MissConfig": {"miss_block": ZERO},
+    "GraloraConfig": {
+        "gralora_A": _each_uniform,
+        "gralora_B": ZERO,
+        "gralora_A_general": _uniform,
+        "gralora_B_general": ZERO,
+    },
+    "BeftConfig": {"beft_bias": ZERO},
+    "FrodConfig": {"frod_lambda_s_values": ZERO},
+    "PeanutConfig": {
+        "peanut_A": _uniform,
+        "peanut_encoders": _uniform,
+        "peanut_decoders": _uniform,
+        "peanut_B": ZERO,
+    },
 }
 """By the configuration class and a part of the tensor's name, with the default of the option about the start."""
 CHOSEN: Mapping[tuple[str, Any], Mapping[str, Start]] = {
     ("LoraConfig", "gaussian"): {**OWN["LoraConfig"], "lora_A": _by_rank},
     ("HiraConfig", "gaussian"): {**OWN["HiraConfig"], "hira_A": _by_rank},
     ("C3AConfig", "gaussian"): {"c3a_kernel": _normal(1.0)},
+    ("C3AConfig", "kaiming_uniform"): {
+        "c3a_kernel": lambda config, value: Spread(0.0, 1 / math.sqrt(3 * value.shape[1] * value.shape[2]))
+    },
+    ("C3AConfig", True): {"c3a_kernel": ZERO},
+    ("C3AConfig", False): {"c3a_kernel": _circulant},
+    ("MissConfig", "bat"): {"miss_block": ZERO},
+    ("MissConfig", "mini"): {"miss_block": ZERO},
+    ("PeanutConfig", False): dict.fromkeys(
+        ("peanut_A", "peanut_encoders", "peanut_decoders", "peanut_B"), _uniform
+    ),
+    ("GraloraConfig", False): {
+        "gralora_A": _each_uniform,
+        "gralora_B": _each_uniform,
+        "gralora_A_general": _uniform,
+        "gralora_B_general": _uniform,
+    },
     ("TinyLoraConfig", "uniform"): {"tinylora_v": _within("init_v_bound")},
     ("LoHaConfig", False): dict.fromkeys(OWN["LoHaConfig"], _uniform),
     ("LoKrConfig", False): dict.fromkeys(OWN["LoKrConfig"], _uniform),

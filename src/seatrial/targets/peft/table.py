@@ -7,7 +7,7 @@ from typing import Any
 
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.peft import known as known_failures
-from seatrial.targets.peft import known_merges
+from seatrial.targets.peft import known_merges, known_moves
 from seatrial.targets.peft.families import ADAPTERS as FAMILIES
 from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.layers import LAYERS
@@ -17,6 +17,7 @@ from seatrial.targets.peft.loraplus import LoraPlus
 from seatrial.targets.peft.prepared import PREPARED
 from seatrial.targets.peft.varied import varied
 
+TIED = ("model.embed_tokens.weight", "lm_head.weight")
 DECOMPOSED = {"changes_base": True, "start_bound": 1e-3}
 
 
@@ -33,6 +34,7 @@ _VIRTUAL = (
     known_failures.GENERATED,
     known_failures.PROMPTS_TRAIN,
     known_failures.TRAINS_FOR_INFERENCE,
+    known_moves.PROMPTS_FOR_INFERENCE,
 )
 PROMPTS = (*_VIRTUAL, known_failures.PADDED)
 PREFIXES = (*_VIRTUAL, known_failures.PADDED_PREFIX, known_failures.GENERATED_PREFIX)
@@ -90,7 +92,11 @@ LORA: dict[str, type[Any]] = {
         trait="tied",
         modules_to_save=["embed_tokens"],
         ensure_weight_tying=True,
-        spec={"refuses": ("two at once",), "also_trains": ("embed_tokens.modules_to_save",)},
+        spec={
+            "refuses": ("two at once",),
+            "also_trains": ("embed_tokens.modules_to_save",),
+            "one_weight": TIED,
+        },
     ),
     "lora-tied-head": lora(
         trait="tied",
@@ -102,6 +108,7 @@ LORA: dict[str, type[Any]] = {
         trait="tied",
         target_modules=["embed_tokens", "q_proj"],
         ensure_weight_tying=True,
+        spec={"one_weight": TIED},
     ),
     "lora-tied-tokens": lora(
         trait="tied", trainable_token_indices={"embed_tokens": [5, 9, 20]}, spec={"refuses": ("two at once",)}
@@ -300,7 +307,7 @@ OTHERS: dict[str, type[Any]] = {
     "supertuning": _on("SupertuningConfig", sparsity=0.9, spec={"drops_all": False}),
     "ln-tuning": _on(
         "LNTuningConfig",
-        also=[known_failures.NOWHERE_ELSE, known_failures.SAVED_WHILE_MERGED, known_merges.NORM_CHECKS],
+        also=[known_failures.NOWHERE_ELSE, known_failures.SAVED_WHILE_MERGED, *known_merges.NORMS],
         target_modules=["input_layernorm", "norm"],
         spec={"refuses": ("two at once",), "keeps_dtype": True},
     ),

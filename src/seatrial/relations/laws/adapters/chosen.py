@@ -67,6 +67,27 @@ def base_stays(stack: Any, case: AdapterCase) -> Measure:
     return Measure.count(wrong, "weights of the base that adding an adapter changes")
 
 
+def _has_weights_apart(stack: Any) -> str | None:
+    return None if stack.adapter_spec.one_weight else "adapter_spec.one_weight=None"
+
+
+@ADAPTED.law(
+    "weights that are one",
+    "a copy for a shared tensor, one of two tied modules that is trained alone",
+    excluded=_has_weights_apart,
+)
+def shared_weights_are_one(stack: Any, case: AdapterCase) -> Measure:
+    """Check that two weights of the base are one tensor after an adapter is added, or equal after it is merged."""
+    model = stack.adapted(seed=case.seed, dtype="float32")
+    move(model, case.seed)
+    one, other = stack.adapter_spec.one_weight
+    base = model.base_weights()
+    wrong = [] if base[one].data_ptr() == base[other].data_ptr() else [f"{other} is a copy of {one}"]
+    merged = model.merged()
+    wrong += [] if torch.equal(merged[one], merged[other]) else [f"{other}, merged, differs from {one}"]
+    return Measure.count(wrong, "weights that are to be one")
+
+
 def _is_not_rescaled(stack: Any) -> str | None:
     return changes_base(stack) or refuses("rescaling")(stack)
 

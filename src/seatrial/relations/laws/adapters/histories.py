@@ -16,6 +16,7 @@ from seatrial.relations.laws.adapters.adapted import BOUND, changes_base, refuse
 from seatrial.relations.laws.adapters.elsewhere import GRADIENTS
 from seatrial.relations.laws.adapters.history import NAMES, Member, Record, disabled, history, scale, trained
 from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, ids_of
+from seatrial.relations.laws.adapters.several import plain_names
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import adapted_weights
 from seatrial.relations.tensors import largest_difference, largest_gradient_difference
@@ -24,8 +25,6 @@ MANY = 3
 """Histories of the laws whose state few calls set: a scale, or whether the adapter in use is frozen."""
 SOME = 4
 """Calls before what is judged once."""
-REST = ("base_layer", "original_module", "token_adapter")
-"""Parts of names that change with the adapters of a module."""
 
 
 def _is_one(stack: Any) -> str | None:
@@ -130,10 +129,6 @@ def _outputs(stack: Any, case: AdapterCase, *, scales: bool) -> Measure:
     return Measure.count([], "outputs")
 
 
-def _plain(keys: Iterable[str]) -> set[str]:
-    return {".".join(part for part in key.split(".") if part not in REST) for key in keys}
-
-
 @HISTORIES.law("what trains", "flags of an adapter that was in use, loaded for inference, or disabled")
 def trains_as_alone(stack: Any, case: AdapterCase) -> Measure:
     """Compare the names of trainable tensors after each call with those of the adapter in use alone, or none."""
@@ -145,8 +140,8 @@ def trains_as_alone(stack: Any, case: AdapterCase) -> Measure:
             for name, one in record.members.items()
             if one.trains_too or (name == record.used and record.trains)
         ]
-        due = _plain(key for one in used for key in one.alone.trainable())
-        found = _plain(record.model.trainable())
+        due = plain_names(key for one in used for key in one.alone.trainable())
+        found = plain_names(record.model.trainable())
         wrong = [f"{key} trains" for key in sorted(found - due)]
         wrong += [f"{key} does not train" for key in sorted(due - found)]
         wrong += [] if [*record.model.active()] == [record.used] else [f"{record.model.active()} in use"]

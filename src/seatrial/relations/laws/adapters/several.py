@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,15 @@ from seatrial.relations.laws.adapters.inputs import AdapterCase, adapter_case, i
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import combined
 from seatrial.relations.tensors import largest_difference
+
+WRAPPERS = ("base_layer", "original_module", "token_adapter")
+"""Parts of names that change with the adapters of a module."""
+
+
+def plain_names(names: Iterable[str]) -> set[str]:
+    """Return names without the parts that change with the adapters of a module."""
+    return {".".join(part for part in name.split(".") if part not in WRAPPERS) for name in names}
+
 
 SEVERAL = Relation(
     id="R29.several",
@@ -76,9 +85,14 @@ def switching_is_exact(stack: Any, case: AdapterCase) -> Measure:
     "only the adapter in use trains", "flags of the adapter that was in use before, a frozen second adapter"
 )
 def only_used_adapter_trains(stack: Any, case: AdapterCase) -> Measure:
-    """Check the trainable tensors after switching: tensors of the adapter in use, and all that trained at first."""
+    """Check the trainable tensors after adding and switching: those of the adapter in use, all that trained before."""
+    fresh: AdaptedModel = stack.adapted(seed=case.seed, dtype="float32")
+    before = plain_names(fresh.trainable())
+    fresh.add("second")
+    after = plain_names(fresh.trainable())
+    wrong = [f"{name} trains when another adapter is added" for name in sorted(after - before)]
+    wrong += [f"{name} trains no more when another adapter is added" for name in sorted(before - after)]
     model = two(stack, case)
-    wrong = []
     for used, other in (("first", "second"), ("second", "first")):
         model.use([used])
         own = model.tensors_of(used) - model.tensors_of(other)
@@ -98,6 +112,27 @@ def only_used_adapter_trains(stack: Any, case: AdapterCase) -> Measure:
     return Measure.count(
         wrong, "trainable tensors of an adapter that is not in use, or none of the one that is"
     )
+
+
+def _keeps_something_trained(stack: Any) -> str | None:
+    return changes_base(stack) or (
+        None if stack.adapter_spec.disables_all else "adapter_spec.disables_all=False"
+    )
+
+
+@SEVERAL.law(
+    "used for inference", "a part of the adapter that trains for any use", excluded=_keeps_something_trained
+)
+def nothing_trains_for_inference(stack: Any, case: AdapterCase) -> Measure:
+    """Check that nothing trains of an adapter that is used for inference, and that another one trains after it."""
+    model = two(stack, case)
+    due = model.trainable()
+    model.use(["second"], trains=False)
+    own = model.tensors_of("first") | model.tensors_of("second")
+    wrong = [f"{name} trains for inference" for name in sorted(model.trainable() & own)]
+    model.use(["first"])
+    wrong += [f"{name} does not train" for name in sorted(due - model.trainable())]
+    return Measure.count(wrong, "tensors that train for inference, or not after it")
 
 
 @SEVERAL.law(
