@@ -30,7 +30,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.peft import known as known_failures
-from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing, saved_in
+from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing, saved_in, without_a_cache
 from seatrial.targets.peft.bases import TASKS, VOCAB, Trait, base
 from seatrial.targets.peft.chosen import chosen_weights
 from seatrial.targets.peft.elsewhere import elsewhere
@@ -192,7 +192,7 @@ class PeftAdapters(KnowsFailures):
             head.weight = torch.nn.Parameter(head.weight.detach().clone())
         model.load_state_dict(dict(weights))
         with torch.no_grad():
-            logits_BSV: Tensor = model(input_ids=ids_BS, use_cache=False).logits
+            logits_BSV: Tensor = model(input_ids=ids_BS, **without_a_cache(model)).logits
         return logits_BSV
 
 
