@@ -82,6 +82,7 @@ class PeftAdapters(KnowsFailures):
         self.adapter_spec = dataclasses.replace(
             self.kind.spec,
             takes_dropout=self.kind.dropout is not None,
+            drops_all=self.kind.spec.drops_all and not _scales_after_dropout(self.kind),
             closed_form=self.kind.spec.closed_form and has_updates(self._config(0.0)),
             weights=chosen_weights(self.kind.trait, self.kind.options)
             if self.kind.spec.weights is None
@@ -194,6 +195,13 @@ class PeftAdapters(KnowsFailures):
         with torch.no_grad():
             logits_BSV: Tensor = model(input_ids=ids_BS, **without_a_cache(model)).logits
         return logits_BSV
+
+
+def _scales_after_dropout(kind: Kind) -> bool:
+    """Return whether the type multiplies outputs by a scale that dropout does not reach: OFT to 0.15."""
+    if kind.config != "OFTConfig":
+        return False
+    return "oft_s" in find_name("peft", ["peft.tuners.oft.layer:OFTLayer"]).adapter_layer_names
 
 
 def _not_offered(kind: Kind) -> list[Literal["rescaling", "swapping"]]:
