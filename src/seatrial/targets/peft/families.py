@@ -47,6 +47,7 @@ NOT_SERVED: Mapping[tuple[str, str], str] = {
     ("deepseek_v32", "trains"): "its indexer chooses keys, and no gradient of the loss reaches it",
     ("hy_v4", "trains"): "its indexer chooses keys, and no gradient of the loss reaches it",
     ("big_bird", "trains"): "a language model does not use its pooler",
+    ("fuyu", "trains"): "a text has no patches of an image, which one of its layers reads",
     ("doge", "trains"): "a factor of the tiny model is zero, past which no gradient goes",
     ("longcat_flash", "experts"): "no token of the tiny model is sent to an expert",
 }
