@@ -45,6 +45,14 @@ def saved_in(folder: Path) -> Path:
     return found.parent
 
 
+def without_a_cache(model: Any) -> dict[str, bool]:
+    """Return the options with which a forward pass keeps no cache: none where the base takes no such option."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    taken = inspect.signature(base.forward).parameters
+    rest = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+    return {"use_cache": False} if rest or "use_cache" in taken else {}
+
+
 class PeftAdapted:
     """One `PeftModel`."""
 
@@ -91,7 +99,7 @@ class PeftAdapted:
         return len(used) > 1
 
     def _logits(self, ids_BS: Tensor, **given: Any) -> Tensor:
-        options = {"attention_mask": torch.ones_like(ids_BS), "use_cache": False, **given}
+        options = {"attention_mask": torch.ones_like(ids_BS), **without_a_cache(self.model), **given}
         logits_BSV: Tensor = self.model(input_ids=ids_BS, **options).logits
         return self.read(logits_BSV, ids_BS).detach() if not torch.is_grad_enabled() else logits_BSV
 

@@ -27,6 +27,8 @@ LEAST = 1e-4
 """The least difference that an adapter with drawn factors makes, relative to the largest logit."""
 
 
+CROSS_ATTENTION = "encoder_attn"
+"""The part of a decoder that reads an encoder: a decoder alone does not call it."""
 LINEAR = ("linear layers: merged", "linear layers: merged for good", "linear layers: trains")
 READ_ALONE = KnownFailure(
     "the model reads the weight of an adapted layer itself: the adapter does nothing before it is merged",
@@ -45,6 +47,7 @@ NOT_SERVED: Mapping[tuple[str, str], str] = {
     ("deepseek_v32", "trains"): "its indexer chooses keys, and no gradient of the loss reaches it",
     ("hy_v4", "trains"): "its indexer chooses keys, and no gradient of the loss reaches it",
     ("big_bird", "trains"): "a language model does not use its pooler",
+    ("fuyu", "trains"): "a text has no patches of an image, which one of its layers reads",
     ("doge", "trains"): "a factor of the tiny model is zero, past which no gradient goes",
     ("longcat_flash", "experts"): "no token of the tiny model is sent to an expert",
 }
@@ -222,7 +225,8 @@ class AdaptedCausalFamily(KnowsFailures):
     def untrained(self, rows: Rows, layers: Layers) -> list[str]:
         self._check(layers, "trains")
         gradients = self._gradients(layers, rows, checkpointed=False)
-        return [name for name, value in gradients.items() if value is None or not value.abs().any()]
+        called = {name: value for name, value in gradients.items() if f".{CROSS_ATTENTION}." not in name}
+        return [name for name, value in called.items() if value is None or not value.abs().any()]
 
 
 def _is_linear(layer: torch.nn.Module) -> bool:

@@ -30,7 +30,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.peft import known as known_failures
-from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing, saved_in
+from seatrial.targets.peft.adapted import MixedAdapted, PeftAdapted, refusing, saved_in, without_a_cache
 from seatrial.targets.peft.bases import TASKS, VOCAB, Trait, base
 from seatrial.targets.peft.chosen import chosen_weights
 from seatrial.targets.peft.elsewhere import elsewhere
@@ -82,6 +82,7 @@ class PeftAdapters(KnowsFailures):
         self.adapter_spec = dataclasses.replace(
             self.kind.spec,
             takes_dropout=self.kind.dropout is not None,
+            drops_all=self.kind.spec.drops_all and not _scales_after_dropout(self.kind),
             closed_form=self.kind.spec.closed_form and has_updates(self._config(0.0)),
             weights=chosen_weights(self.kind.trait, self.kind.options)
             if self.kind.spec.weights is None
@@ -192,8 +193,15 @@ class PeftAdapters(KnowsFailures):
             head.weight = torch.nn.Parameter(head.weight.detach().clone())
         model.load_state_dict(dict(weights))
         with torch.no_grad():
-            logits_BSV: Tensor = model(input_ids=ids_BS, use_cache=False).logits
+            logits_BSV: Tensor = model(input_ids=ids_BS, **without_a_cache(model)).logits
         return logits_BSV
+
+
+def _scales_after_dropout(kind: Kind) -> bool:
+    """Return whether the type multiplies outputs by a scale that dropout does not reach: OFT to 0.15."""
+    if kind.config != "OFTConfig":
+        return False
+    return "oft_s" in find_name("peft", ["peft.tuners.oft.layer:OFTLayer"]).adapter_layer_names
 
 
 def _not_offered(kind: Kind) -> list[Literal["rescaling", "swapping"]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, before, since
+from seatrial.targets.peft.known_tokens import TIED_TOKENS_IN_USE, TOKENS_STAY_MERGED
 
 MIXED = KnownFailure(
     "adapter_names of a batch is ignored without a word by every type but LoRA, RoAd and a few",
@@ -301,16 +302,6 @@ EVA_HALF = KnownFailure(
 ADALORA_RSLORA = KnownFailure(
     "AdaLoRA takes use_rslora and does not use it", finding="PEFT: rsLoRA of AdaLoRA"
 ).of("R29.options/the option has an effect")
-TIED_TOKENS_SECOND = KnownFailure(
-    "the tied head of a second adapter of tokens is a layer within the layer of the first",
-    finding="PEFT: a second adapter of tokens of a tied embedding",
-).of(
-    "R29.several",
-    "R29.several/switching",
-    "R29.several/deleting",
-    "R29.saved",
-    "R29.saved/the adapter's tensors alone",
-)
 SAVED_IN_A_MIXED_BATCH = KnownFailure(
     "adapter_names of a batch does not reach modules that are saved, which compute with the adapter in use",
     finding="PEFT: saved modules in a batch of several adapters",
@@ -352,25 +343,6 @@ SCALED_EMBEDDING = KnownFailure(
     "scale_layer and unscale_layer pass over adapters of embeddings",
     finding="PEFT: the scale of an adapter of an embedding",
 ).of("R29.histories/scaled", "R29.histories/scaled alone")
-_TOKENS = (
-    "R29.histories/outputs",
-    "R29.histories/gradients",
-    "R29.histories/scaled",
-    "R29.histories/scaled alone",
-    "R29.histories/rows",
-)
-TOKENS_STAY_MERGED = KnownFailure(
-    "tokens of a merged adapter of LoRA stay merged where another adapter is put in use",
-    finding="PEFT: merged tokens and another adapter",
-).of(*_TOKENS)
-TIED_TOKENS_IN_USE = KnownFailure(
-    "tokens of an adapter that is added are in use and train at once where the head is tied",
-    finding="PEFT: an adapter of tied tokens that is added",
-).of(
-    *_TOKENS,
-    *("R29.elsewhere/saved", "R29.histories", "R29.histories/what trains"),
-    *("R29.histories/tensors", "R29.histories/files"),
-)
 
 
 def embeds(options: Mapping[str, Any]) -> bool:

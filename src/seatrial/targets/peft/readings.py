@@ -16,7 +16,7 @@ from torch import Tensor
 from seatrial.relations.contracts.adapters import WeightUpdate
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.adapters import adapted_weights, scaling
-from seatrial.targets.peft.adapted import PeftAdapted, refusing
+from seatrial.targets.peft.adapted import PeftAdapted, refusing, without_a_cache
 from seatrial.targets.peft.bases import TASKS, VOCAB
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.updates import by_pattern
@@ -150,7 +150,7 @@ def _plain_logits(base: Any, ids_BS: Tensor) -> Tensor:
     base.eval()
     with torch.no_grad():
         logits_BSV: Tensor = base(
-            input_ids=ids_BS, attention_mask=torch.ones_like(ids_BS), use_cache=False
+            input_ids=ids_BS, attention_mask=torch.ones_like(ids_BS), **without_a_cache(base)
         ).logits
     return logits_BSV
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from seatrial.relations.contracts.adapter_routes import Call, Transfer
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
-from seatrial.targets.peft.adapted import PeftAdapted, refusing
+from seatrial.targets.peft.adapted import PeftAdapted, refusing, without_a_cache
 from seatrial.targets.peft.bases import VOCAB
 from seatrial.targets.peft.generated import generated
 from seatrial.targets.peft.nets import NETS
@@ -42,18 +42,20 @@ def answered(model: PeftAdapted, ids_BS: Tensor, call: Call) -> tuple[Tensor, Te
     with torch.no_grad():
         if call == "embeddings given":
             embed = _inner(given).get_input_embeddings()
-            return model.read(given(inputs_embeds=embed(ids_BS), **_plain(ids_BS)).logits, ids_BS), ids_BS
+            return model.read(
+                given(inputs_embeds=embed(ids_BS), **_plain(given, ids_BS)).logits, ids_BS
+            ), ids_BS
         if call == "without a mask":
-            return model.read(given(input_ids=ids_BS, use_cache=False).logits, ids_BS), ids_BS
+            return model.read(given(input_ids=ids_BS, **without_a_cache(given)).logits, ids_BS), ids_BS
         if call == "as a tuple":
             _inner(given)
-            found = given(input_ids=ids_BS, return_dict=False, **_plain(ids_BS))
+            found = given(input_ids=ids_BS, return_dict=False, **_plain(given, ids_BS))
             return model.read(found[0], ids_BS), ids_BS
         if call == "in training":
             if any(hasattr(config, "sample_at_inference") for config in given.peft_config.values()):
                 raise NotServed("this type draws random numbers in training")
             given.train()
-            logits_BSV = model.read(given(input_ids=ids_BS, **_plain(ids_BS)).logits, ids_BS)
+            logits_BSV = model.read(given(input_ids=ids_BS, **_plain(given, ids_BS)).logits, ids_BS)
             given.eval()
             return logits_BSV, ids_BS
         if call == "with a cache":
@@ -73,8 +75,8 @@ def _inner(model: Any) -> Any:
     return inner
 
 
-def _plain(ids_BS: Tensor) -> dict[str, Any]:
-    return {"attention_mask": torch.ones_like(ids_BS), "use_cache": False}
+def _plain(given: Any, ids_BS: Tensor) -> dict[str, Any]:
+    return {"attention_mask": torch.ones_like(ids_BS), **without_a_cache(given)}
 
 
 def _with_a_cache(model: PeftAdapted, ids_BS: Tensor) -> Tensor:
@@ -169,7 +171,7 @@ def _injected(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Tensor:
     peft.set_peft_model_state_dict(plain, state, adapter_name="first")
     plain.eval()
     with torch.no_grad():
-        logits_BSV: Tensor = plain(input_ids=ids_BS, **_plain(ids_BS)).logits
+        logits_BSV: Tensor = plain(input_ids=ids_BS, **_plain(plain, ids_BS)).logits
     return logits_BSV
 
 
@@ -254,7 +256,7 @@ def _merged_in_one_file(adapters: Any, model: PeftAdapted, ids_BS: Tensor) -> Te
 
 def _logits_of_base(base: Any, ids_BS: Tensor) -> Tensor:
     with torch.no_grad():
-        logits_BSV: Tensor = base.eval()(input_ids=ids_BS, **_plain(ids_BS)).logits
+        logits_BSV: Tensor = base.eval()(input_ids=ids_BS, **_plain(base, ids_BS)).logits
     return logits_BSV
 
 

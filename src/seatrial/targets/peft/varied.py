@@ -11,6 +11,7 @@ from seatrial.targets.peft import known as known_failures
 from seatrial.targets.peft import known_merges
 from seatrial.targets.peft.bases import TASKS, Trait
 from seatrial.targets.peft.kinds import PeftAdapters
+from seatrial.targets.peft.known_tokens import TIED_TOKENS
 from seatrial.targets.peft.nets import NETS
 from seatrial.targets.peft.variants import COMMON, OWN, TAKES
 
@@ -31,7 +32,7 @@ BREAKS: Mapping[str, Sequence[KnownFailure]] = {
     "hira-scaled-embedding": [known_merges.HIRA_SCALED],
     "psoft-lowrank": [known_failures.DERIVED_IN_BFLOAT16],
     "psoft-lowrank-steps": [known_failures.DERIVED_IN_BFLOAT16],
-    "trainable-tokens-tied": [known_failures.TIED_TOKENS_SECOND],
+    "trainable-tokens-tied": TIED_TOKENS,
     "supertuning-derived-indices": [known_failures.DERIVED_IN_BFLOAT16],
 }
 """What a variant is known to break in addition to its type, by its name."""

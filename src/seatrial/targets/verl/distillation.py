@@ -208,6 +208,8 @@ def _adapter(name: str, mode: str) -> type[VerlDistillation]:
     known = [STALE_COUNTS, NOTHING_LEFT]
     if mode != "token-mean" or kind == "k2":  # the gradient of a square multiplies by what is masked
         known.append(PADDING)
+    if mode == "seq-mean-token-sum-norm":  # without the factor, sums are divided by the padded width
+        known.append(STALE_COUNTS.of("R3.loss/amount of padding", "R3.loss/rows that must not train"))
     return type(
         f"VerlDistillation_{name}_{mode}",
         (VerlDistillation,),
