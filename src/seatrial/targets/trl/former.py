@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, Releases, before, between
-from seatrial.targets.trl.named import sources
+from seatrial.targets.trl.named import drops_caches, sources
 
 OF_PROCESSES = re.compile(
     r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)"
@@ -63,6 +63,11 @@ def reads_first_ids(adapter: Any) -> bool:
 def compares_conversations(adapter: Any) -> bool:
     """Return whether a run is one of DPO on conversations."""
     return bool(adapter.setup.trainer == "DPO" and adapter.setup.form != "text")
+
+
+def samples_without_caches(adapter: Any) -> bool:
+    """Return whether trainers sample from layers that checkpoint gradients, and these take no cache."""
+    return before("trl", "0.22")(adapter) and drops_caches()
 
 
 def averages_processes(adapter: Any) -> bool:
@@ -268,6 +273,12 @@ BEFOREHAND = KnownFailure(
     finding=FUNCTIONS,
     releases=before("trl", "0.29"),
 ).of("R34.worked/validations")
+CACHES_DROPPED = KnownFailure(
+    "completions are sampled without the tokens before the last one, where layers with gradient checkpointing take no "
+    "cache",
+    finding=FUNCTIONS,
+    releases=samples_without_caches,
+).of("R34.worked/steps")
 SHARED_LAYERS = KnownFailure(
     "a reference that shares its first layers shares none, and is not frozen",
     finding=LOSSES,
