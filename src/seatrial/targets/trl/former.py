@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, Releases, before, between
-from seatrial.targets.trl.named import sources
+from seatrial.targets.trl.named import drops_caches, sources
 
 OF_PROCESSES = re.compile(
     r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)"
@@ -19,6 +19,7 @@ SEEDED = "set_seed(args.seed)"
 STEPS = "Transformers: the steps of its Trainer before 5.0"
 ROWS = "TRL: rows of preferences and tools, before 1.9"
 DISTILLATION = "TRL: distillation where padding is the end token, before 1.9"
+FUSED = "TRL: what Liger's losses leave out, before 1.15"
 LOSSES = "TRL: losses and logs of earlier releases"
 FUNCTIONS = "TRL: small functions and scripts of earlier releases"
 
@@ -63,6 +64,31 @@ def reads_first_ids(adapter: Any) -> bool:
 def compares_conversations(adapter: Any) -> bool:
     """Return whether a run is one of DPO on conversations."""
     return bool(adapter.setup.trainer == "DPO" and adapter.setup.form != "text")
+
+
+def samples_without_caches(adapter: Any) -> bool:
+    """Return whether trainers sample from layers that checkpoint gradients, and these take no cache."""
+    return before("trl", "0.22")(adapter) and drops_caches()
+
+
+def weights_answers_of_liger(adapter: Any) -> bool:
+    """Return whether KTO has weights of its answers and the loss of Liger, which takes none."""
+    weights = ("desirable_weight", "undesirable_weight")
+    is_weighted = any(adapter.setup.options.get(name, 1.0) != 1.0 for name in weights)
+    return adapter.setup.fused and is_weighted and _has(adapter, "LigerFusedLinearKTOLoss")
+
+
+def adapts_head_of_liger(adapter: Any) -> bool:
+    """Return whether SFT trains an adapter of the head with the kernel of Liger, which takes the head's own weight."""
+    setup = adapter.setup
+    own = setup.trainer == "SFT" and setup.fused and setup.head == "adapted"
+    return own and before("trl", "1.15")(adapter)
+
+
+def divides_micro_batches_of_liger(adapter: Any) -> bool:
+    """Return whether GRPO with Liger's loss divides by the tokens of a micro-batch where those of a step are due."""
+    counts = getattr(adapter.setup.objective, "reduction", "") == "tokens"
+    return adapter.setup.fused and counts and before("trl", "1.11")(adapter)
 
 
 def averages_processes(adapter: Any) -> bool:
@@ -133,6 +159,14 @@ OF_GKD = (
     ).of("R23.whole/logged loss and scalars, two processes"),
 )
 """Of whole runs on given completions."""
+OF_UPDATES = (
+    "R12.whole/gradient, two micro-batches a step",
+    "R12.whole/gradient, one micro-batch a step",
+    "R12.whole/gradient, an epoch that ends within a step",
+    "R22.whole/loss, two micro-batches a step",
+    "R22.whole/loss and scalars, a logging interval of two steps::loss",
+)
+"""Of a run of updates alone, with another loss."""
 OF_EVERY_TRAINER = (
     *OF_GKD,
     FIRST_LABELS,
@@ -172,6 +206,21 @@ OF_EVERY_TRAINER = (
         finding=LOSSES,
         releases=_of("SFT", "GRPO", releases=before("trl", "0.18")),
     ).of("R23.whole/training is the same, logged at other steps"),  # any part: which ones has not been run
+    KnownFailure(
+        "Liger's loss of KTO takes no weights of answers, so that desirable_weight and undesirable_weight are not read",
+        finding=FUSED,
+        releases=weights_answers_of_liger,
+    ).of(*OF_UPDATES),
+    KnownFailure(
+        "an adapter of the head is left out of the loss by Liger's kernel, and is not trained",
+        finding=FUSED,
+        releases=adapts_head_of_liger,
+    ).of(*OF_UPDATES, "R12.whole/gradients are finite and not zero"),
+    KnownFailure(
+        "Liger's loss of GRPO is a mean of micro-batches' means over tokens",
+        finding=FUSED,
+        releases=divides_micro_batches_of_liger,
+    ).of("R12.whole/gradient, two micro-batches a step", "R22.whole/loss, two micro-batches a step"),
     KnownFailure(
         "logits of KTO are sums over prompt, padding and vocabulary, divided by the number of examples (trl-6424)",
         finding=LOSSES,
@@ -234,6 +283,12 @@ ENDS = KnownFailure(
     finding=DISTILLATION,
     releases=before("trl", "1.9"),
 ).of("R33.compared/neutral variations")
+ENDS_OF_GIVEN = replace(ENDS, reason="the end token of an answer is not trained where it is the padding")
+SWAPPED = KnownFailure(
+    "the student and its teacher are swapped in the divergence and in its mixture",
+    finding=LOSSES,
+    releases=before("trl", "0.16"),
+).of("R34.worked/formulas")
 NO_ANSWER = KnownFailure(
     "the divergence of a batch without an answer is NaN", finding=LOSSES, releases=before("trl", "1.6")
 ).of("R34.worked/formulas")
@@ -257,6 +312,11 @@ PADDING_KEPT = KnownFailure(
     finding=FUNCTIONS,
     releases=before("trl", "0.18.2"),
 ).of("R34.worked/batches", "R34.worked/combinations")
+UNMASKED = KnownFailure(
+    "packing keeps the ids of rows alone, so that all tokens train where the assistant's turns should",
+    finding=FUNCTIONS,
+    releases=between("trl", "0.19", "0.20"),
+).of("R34.worked/texts")
 LEAKS = KnownFailure(
     "rows laid end to end see one another (trl-4170)", finding=FUNCTIONS, releases=before("trl", "0.23.1")
 ).of("R34.worked/combinations")
@@ -268,6 +328,12 @@ BEFOREHAND = KnownFailure(
     finding=FUNCTIONS,
     releases=before("trl", "0.29"),
 ).of("R34.worked/validations")
+CACHES_DROPPED = KnownFailure(
+    "completions are sampled without the tokens before the last one, where layers with gradient checkpointing take no "
+    "cache",
+    finding=FUNCTIONS,
+    releases=samples_without_caches,
+).of("R34.worked/steps")
 SHARED_LAYERS = KnownFailure(
     "a reference that shares its first layers shares none, and is not frozen",
     finding=LOSSES,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +27,8 @@ from seatrial.targets.trl.setup import Setup
 
 REFUSED = "fused_linear_cross_entropy"
 """A kernel that trainers with a fused head of their own refuse, in whose code it is named."""
+_OF_IDS = re.compile(r"if args\.use_liger_kernel:\n(?:.*\n)?.*dataset\.select_columns")
+"""Code that leaves rows without what trainers that extend this one read."""
 _OPTION = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 
@@ -40,12 +43,31 @@ def with_liger(setup: Setup, trainer_class: type, defaults: Mapping[str, Any]) -
         raise Gone(f"{setup.trainer}Trainer of trl {release('trl')} has no loss of Liger")
     if find_spec("liger_kernel") is None:
         raise Gone("liger-kernel is not installed here")
+    if (reason := _misfit()) is not None:
+        raise Gone(f"liger-kernel {release('liger-kernel')} does not fit: {reason}")
+    if not _names_liger(trainer_class) and any(_OF_IDS.search(source) for source in own):
+        raise Gone(f"{setup.trainer}Trainer of trl {release('trl')} keeps the ids of rows alone for Liger")
     options = dict(setup.options)
     if setup.trainer != "SFT" and defaults.get("use_liger_loss", True) is False:
         options["use_liger_loss"] = True
     is_kernel = setup.trainer == "SFT" and not any(REFUSED in source for source in own)
     options["liger_kernel_config"] = {**options["liger_kernel_config"], REFUSED: is_kernel}
     return replace(setup, options=options)
+
+
+def _misfit() -> str | None:
+    """Return why the installed Liger does not run with the other packages; None where it does."""
+    try:
+        import_module("liger_kernel.transformers.monkey_patch")
+        utils = import_module("trl.import_utils")
+    except ImportError as error:
+        return error_line(error)[:200]
+    is_taken = getattr(utils, "is_liger_kernel_available", lambda: True)
+    return None if is_taken() else f"trl {release('trl')} takes another one"
+
+
+def _names_liger(trainer_class: type) -> bool:
+    return "liger" in inspect.getsource(import_module(trainer_class.__module__))
 
 
 @contextmanager

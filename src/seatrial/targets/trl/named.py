@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.util import find_spec
 from inspect import Parameter, signature
 from typing import Any
 
@@ -110,9 +111,15 @@ def generates_micro_batches(trainer_class: type) -> bool:
     return not code_has("generate_every", trainer_class)
 
 
-def code_has(words: str, trainer_class: type) -> bool:
-    """Return whether the code of a trainer and of its bases has these words."""
-    return any(words in source for source in sources([trainer_class]))
+def drops_caches() -> bool:
+    """Return whether layers of Transformers that checkpoint gradients take no cache; 4.49 has no such layers."""
+    module = "transformers.modeling_layers"
+    return find_spec(module) is not None and '["past_key_values"] = None' in _source(module)
+
+
+def code_has(words: str, trainer_class: type, package: str = "") -> bool:
+    """Return whether the code of a trainer and of its bases, of one package if it is given, has these words."""
+    return any(words in source for source in sources([trainer_class], package))
 
 
 def unknown_choices(options: Mapping[str, Any], *classes: type) -> list[str]:

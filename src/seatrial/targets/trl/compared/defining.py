@@ -32,6 +32,8 @@ MADE: Mapping[str, Sequence[str]] = {
 }
 """What a variation may have in addition to options: functions of reward that read a column, completions of which some
 do not end or end otherwise, a column of feedback, conversations of several turns, and models with a trait."""
+REFERENCES = ("from_path(get_config_model_id(", "from_pretrained(model_id, **model_init_kwargs)")
+"""Words in the code of trainers that load the reference of a given model, without or with the options of its own."""
 REWARDS = ("a list of rewards", "two rewards of half the weight")
 
 
@@ -74,7 +76,7 @@ class Defining(TinyCausalModel):
         """
         if Version(release("transformers")) < Version("4.56"):
             return False
-        loads_reference = code_has("from_path(get_config_model_id(", self.trainer_class)
+        loads_reference = any(code_has(words, self.trainer_class) for words in REFERENCES)
         return not loads_reference or Version(release("trl")) >= Version("1.16")
 
     def _ignores(self, options: Options) -> bool:
@@ -87,7 +89,7 @@ class Defining(TinyCausalModel):
             return False
         ends = options.get("ends") == "another"
         scales = options.get("trait") in ("logits_scaling", "lm_head_multiplier")
-        return (ends and not code_has("generation_config.eos_token_id", self.trainer_class)) or (
+        return (ends and not code_has("generation_config.eos_token_id", self.trainer_class, "trl")) or (
             scales and code_has("logit_scale", self.trainer_class)
         )
 

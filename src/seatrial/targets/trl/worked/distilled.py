@@ -11,7 +11,7 @@ import torch
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.tiny import tiny_tokenizer
-from seatrial.targets.trl.former import NO_ANSWER
+from seatrial.targets.trl.former import NO_ANSWER, SWAPPED
 from seatrial.targets.trl.worked.rows import Row
 
 GOLD = "trl.experimental.gold.gold_trainer"
@@ -100,7 +100,7 @@ DISTILLED_ROWS: Sequence[Row] = (
         row
         for places in TRAINERS
         for row in (
-            Row("formulas", places, "divergences by beta, a temperature", _losses, LOSSES),
+            Row("formulas", places, "divergences by beta, a temperature", _losses, LOSSES, known=SWAPPED),
             Row(
                 "formulas",
                 places,
