@@ -16,8 +16,7 @@ from seatrial.targets.trl.named import parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
-from seatrial.targets.trl.worked.seen import made_trainer as plain_trainer
-from seatrial.targets.trl.worked.seen import or_refused
+from seatrial.targets.trl.worked.seen import made_trainer, or_refused
 
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
 OTHERS = ((9, 4, 2), (1, 8, 5), (4, 3, 6), (7, 6, 9))
@@ -33,11 +32,6 @@ ORDER: Mapping[str, Any] = {
     "num_iterations": 2,
 }
 """Six prompts at a time, each twice, served in six batches: the last prompt of thirteen is left out."""
-
-
-def made_trainer(name: str, rows: Any, options: Mapping[str, Any], **more: Any) -> Any:
-    """Return a trainer without a reference: RLOO's default loads one from the folder of the model."""
-    return plain_trainer(name, rows, {**options, **({"beta": 0.0} if name == "RLOO" else {})}, **more)
 
 
 def _given(name: str, _: Any) -> dict[str, bool]:
@@ -189,6 +183,8 @@ def _rows_of(name: str) -> Iterator[Row]:
         (True, "a data set of several"),
         (False, "a data set that is given to `evaluate`"),
     ):
+        if in_parts and name in (*SAMPLED, "OnlineDPO"):
+            continue  # what the second data set is answered depends on the draws for the first
         yield row("validations", what, partial(_evaluated, name, in_parts), [])
     if name not in SAMPLED:
         return

@@ -44,6 +44,8 @@ OPTIONS: Mapping[str, Any] = {
     "shuffle_dataset": False,
 }
 """One step of four rows; those that a release does not know are left out."""
+OWN_OPTIONS: Mapping[str, Mapping[str, Any]] = {"RLOO": {"beta": 0.0}}
+"""Options of one trainer: RLOO's default loads a reference from the folder of the model, which has none here."""
 
 
 def known_options(config_class: Any) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def made_trainer(
         raise NotServed(f"{config_class.__name__} has no {', '.join(missing)}")
     if missing := sorted(set(arguments or {}) - set(takes)):
         raise NotServed(f"{trainer_class.__name__} takes no {', '.join(missing)}")
-    own = {one: value for one, value in OPTIONS.items() if one in known}
+    own = {one: value for one, value in {**OPTIONS, **OWN_OPTIONS.get(name, {})}.items() if one in known}
     args = config_class(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **{**own, **options})
     tokenizer = tokenizer or tiny_tokenizer(padding_side="right")
     given: dict[str, Any] = {
