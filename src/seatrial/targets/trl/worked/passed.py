@@ -35,7 +35,7 @@ ORDER: Mapping[str, Any] = {
     "num_iterations": 2,
 }
 """Six prompts at a time, each twice, served in six batches: the last prompt of thirteen is left out."""
-TELLING = (
+WRITING = (
     "{% if tools is defined and tools is not none or documents is defined and documents is not none %}"
     "{{ '^' }}{% endif %}"
 )
@@ -214,7 +214,7 @@ def _turns(name: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _unasked(name: str, columns: Mapping[str, Any], arguments: Mapping[str, Any], _: Any) -> list[str]:
     """Return sequences that tell of tools or documents, by a template that does wherever it is given any, also none."""
     tokenizer = tiny_tokenizer(padding_side="right")
-    tokenizer.chat_template = TELLING + tokenizer.chat_template
+    tokenizer.chat_template = WRITING + tokenizer.chat_template
     options = {"beta": 0.0} if name == "RLOO" else {}
     found = seen_of(name, _turns(name, columns), options, tokenizer=tokenizer, arguments=arguments)
     texts = [tokenizer.decode(one.ids) for one in found]
