@@ -206,13 +206,13 @@ def _turns(name: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
             else value
             for key, value in row.items()
         }
-        | columns
+        | {**columns}
         for row in made_rows(kind, LENGTHS)
     ]
 
 
 def _unasked(name: str, columns: Mapping[str, Any], arguments: Mapping[str, Any], _: Any) -> list[str]:
-    """Return sequences that tell of tools or documents, by a template that does wherever it is given any, also none."""
+    """Return sequences that name tools or documents, by a template that does wherever it is given any, also none."""
     tokenizer = tiny_tokenizer(padding_side="right")
     tokenizer.chat_template = WRITING + tokenizer.chat_template
     options = {"beta": 0.0} if name == "RLOO" else {}
