@@ -351,9 +351,9 @@ def _rows_of(name: str) -> Iterator[Row]:
             yield row("texts", f"{' and '.join(columns)}, {more}", call, [])
         for kind in KINDS[name]:
             yield row("texts", f"{kind} with ids", partial(_tokenized, kind, {}), sorted(_rows_of_ids()))
-        flat = {"padding_free": True, "max_length": None}
+        flat: dict[str, Any] = {"padding_free": True, "max_length": None}
         yield row("combinations", f"{flat}", partial(_packed, flat, False), [])
-        packs = [{"packing": True, "max_length": length} for length in (24, 12)]
+        packs: list[dict[str, Any]] = [{"packing": True, "max_length": length} for length in (24, 12)]
         for options in (flat, *packs, *({**one, "packing_strategy": "bfd_split"} for one in packs)):
             yield row("batches", f"{options}, FlashAttention", partial(_packed, options, True), [])
 
