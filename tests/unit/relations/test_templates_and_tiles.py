@@ -126,6 +126,13 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Any]]] = {
         "batch of rows",
         changed("texts", "position_ids", lambda x: [list(range(len(row))) for row in x]),
     ),
+    "multiples of a length in each mode": (
+        "R31.collated",
+        "batch of rows",
+        lambda kind, rows, options, pad: MADE["batch of rows"](
+            kind, rows, {"padding_free": True} if options.get("padding_free") else options, pad
+        ),
+    ),
     "pairs": ("R31.collated", "batch of rows", changed("pairs", "input_ids", lambda x: x[::-1])),
     "triples": ("R31.collated", "batch of rows", changed("triples", "input_ids", lambda x: x[:-1])),
     "answers with labels": (

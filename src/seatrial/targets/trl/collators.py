@@ -11,6 +11,7 @@ from seatrial.targets.common.target import Gone, find_name, release
 
 COLLATORS: Mapping[str, tuple[Sequence[str], str]] = {
     "texts": (("trl.trainer.sft_trainer:DataCollatorForLanguageModeling",), '`"labels"`'),
+    "ids": (("trl.trainer.sft_trainer:DataCollatorForLanguageModeling",), ""),
     "pairs": (("trl.trainer.dpo_trainer:DataCollatorForPreference",), '`"prompt_ids"`'),
     "triples": (("trl.experimental.tpo.tpo_trainer:DataCollatorForTriplePreference",), '`"prompt_ids"`'),
     "labelled": (("trl.trainer.kto_trainer:DataCollatorForUnpairedPreference",), '"KL_completion_ids"'),

@@ -61,6 +61,18 @@ def reads_first_ids(adapter: Any) -> bool:
     return adapter.setup.trainer == "SFT" and _has(adapter, "if isinstance(prompt_ids[0], list)")
 
 
+def lays_rows_end_to_end(adapter: Any) -> bool:
+    """Return whether a run of a supervised trainer has the rows of a batch in one row."""
+    options = adapter.setup.options
+    return adapter.setup.trainer == "SFT" and bool(options.get("packing") or options.get("padding_free"))
+
+
+def masks_for_liger(adapter: Any) -> bool:
+    """Return whether a run packs rows with masks of the assistant's turns, and its loss is Liger's."""
+    options = adapter.setup.options
+    return bool(adapter.setup.fused and options.get("packing") and options.get("assistant_only_loss"))
+
+
 def compares_conversations(adapter: Any) -> bool:
     """Return whether a run is one of DPO on conversations."""
     return bool(adapter.setup.trainer == "DPO" and adapter.setup.form != "text")
@@ -167,8 +179,30 @@ OF_UPDATES = (
     "R22.whole/loss and scalars, a logging interval of two steps::loss",
 )
 """Of a run of updates alone, with another loss."""
+OF_FLAT_ROWS = (
+    KnownFailure(
+        "rows laid end to end see one another, unless attention is FlashAttention (trl-4170)",
+        finding=FUNCTIONS,
+        releases=lambda adapter: lays_rows_end_to_end(adapter) and between("trl", "0.19", "0.23.1")(adapter),
+    ).of(
+        # The model's inputs are others, so that every scalar is: no part of a law is named.
+        *(law.partition("::")[0] for law in FIRST_LABELS.laws),
+        "R22.whole/scalars, two micro-batches a step",
+        "R22.whole/scalars, two processes",
+        "R22.whole/entropy, divergence and clipping, two micro-batches a step",
+        "R22.whole/means of a step are over all its rows",
+        "R22.whole/means of a step are over the rows of both processes",
+        "R23.whole/logged loss and scalars, two processes",
+    ),
+    KnownFailure(
+        "packed rows lose the masks of the assistant's turns, where the loss is Liger's",
+        finding=FUNCTIONS,
+        releases=lambda adapter: masks_for_liger(adapter) and before("trl", "0.22")(adapter),
+    ).of("R15.whole/first ids", "R15.whole/targets of what does not"),
+)
 OF_EVERY_TRAINER = (
     *OF_GKD,
+    *OF_FLAT_ROWS,
     FIRST_LABELS,
     TWO_ENDS,
     KnownFailure(

@@ -79,6 +79,12 @@ FORMER = tuple(
             ("R31.async_rollouts/a step",),
         ),
         (
+            "the seconds that asynchronous GRPO waits are those since its last poll of the queue",
+            "0",
+            "1.10",
+            ("R31.async_rollouts/a queue that is empty at times",),
+        ),
+        (
             "a template that drops calls of tools is said to take them",
             "1.1",
             "1.2",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 from seatrial.relations.law import Measure
@@ -76,13 +76,13 @@ def texts(rows: Sequence[Row], options: Mapping[str, Any]) -> Columns:
             "attention_mask": _padded([[1] * len(one) for one in ids], 0, options),
             **({"position_ids": _padded(places, 0, options)} if options.get("return_position_ids") else {}),
         }
-    flat = [place for one in places for place in one]
-    trained = [label for one in labels for label in one]
+    (flat,) = _padded([[place for one in places for place in one]], 0, options)
+    (trained,) = _padded([[label for one in labels for label in one]], IGNORED, options)
     starts = [number for number, place in enumerate(flat) if place == 0]
     ends = [*starts[1:], len(flat)]
     parts = [end - start for start, end in zip(starts, ends, strict=True)]
     return {
-        "input_ids": [[one for row in ids for one in row]],
+        "input_ids": _padded([[one for row in ids for one in row]], PAD, options),
         "labels": [[IGNORED if place == 0 else label for place, label in zip(flat, trained, strict=True)]],
         "position_ids": [flat],
         "cu_seq_lens_q": [0, *accumulate(parts)],
@@ -141,6 +141,7 @@ def named(rows: Sequence[Row], options: Mapping[str, Any]) -> Columns:
 
 DEFINITIONS: Mapping[str, Callable[[Sequence[Row], Mapping[str, Any]], Columns]] = {
     "texts": texts,
+    "ids": texts,
     "pairs": pairs,
     "triples": pairs,
     "labelled": labelled,
@@ -293,6 +294,41 @@ def packed_texts_have_borders(stack: Any, case: Numbers) -> Measure:
     """Compare batches of rows of several texts each, flattened and padded with positions."""
     options = ({"padding_free": True}, {"return_position_ids": True})
     return _compare(stack, "texts", [(_packed(random.Random(case.seed)), one) for one in options])
+
+
+WIDTHS = (4, 7)
+FILLED: Mapping[str, Any] = {"input_ids": PAD, "labels": IGNORED, "attention_mask": 0, "position_ids": 0}
+
+
+@COLLATED.law(
+    "multiples of a length in each mode",
+    "an option that is ignored where rows are flattened, padding that is trained",
+    excluded=NONE,
+)
+def lengths_are_multiples(stack: Any, case: Numbers) -> Measure:
+    """Compare batches whose length is to be a multiple with those without, padded and flattened, of texts and packs."""
+    stream, wrong, found = random.Random(case.seed), [], 0
+    reason: NotServed | None = None
+    for rows in ([{"input_ids": _ids(stream, length)} for length, _ in LENGTHS], _packed(stream)):
+        for mode, width in product(({}, {"padding_free": True}, {"return_position_ids": True}), WIDTHS):
+            try:
+                free, batch = (
+                    stack.utilities["batch of rows"](
+                        "ids", [dict(row) for row in rows], {**mode, **more}, PAD
+                    )
+                    for more in ({}, {"pad_to_multiple_of": width})
+                )
+            except NotServed as refused:
+                reason = refused
+                continue
+            found += 1
+            for name in sorted(set(FILLED) & set(free)):
+                due = _padded(_lists(free[name]), FILLED[name], {"pad_to_multiple_of": width})
+                if (given := _lists(batch.get(name))) != due:
+                    wrong.append(f"{name} with {mode}, multiples of {width}: {given}, {due} is right")
+    if not found:
+        raise reason or NotServed("no rows")
+    return Measure.count(wrong, "columns that are not those of the batch without the option, and padding")
 
 
 def _compare(stack: Any, kind: str, given: Iterable[tuple[list[Row], Mapping[str, Any]]]) -> Measure:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
-from seatrial.targets.trl.worked import given, kept, limits
+from seatrial.targets.trl.worked import given, kept, limits, passed
 from seatrial.targets.trl.worked.callbacks import CALLBACKS
 from seatrial.targets.trl.worked.commands import COMMANDS
 from seatrial.targets.trl.worked.conversations import CONVERSATION_ROWS
@@ -68,6 +68,7 @@ FAILURES: Mapping[str, Sequence[KnownFailure]] = {
     **limits.FAILURES,
     **given.FAILURES,
     **kept.FAILURES,
+    **passed.FAILURES,
 }
 
 

@@ -194,16 +194,31 @@ def _logprobs(logits_SV: Tensor, ids_S: Tensor) -> Tensor:
     return logits_SV[:-1].log_softmax(-1).gather(-1, ids_S[1:, None])[:, 0]
 
 
-def _packed(options: Mapping[str, Any], _: Any) -> list[str]:
-    """Return examples whose log-probabilities in a batch with positions are not those that they have alone."""
+def _packed(options: Mapping[str, Any], fast: bool, _: Any) -> list[str]:
+    """Return examples whose log-probabilities in a batch are not those that they have alone.
+
+    With `fast`, the model says that its attention is FlashAttention, which does not run here: it takes a mask of ones
+    as none, and then each position of zero as the first one of a text.
+    """
     examples = _rows_of_ids(3)
-    trainer = made_trainer("SFT", [{"input_ids": ids} for ids in examples], options)
+    strategies = known_options(find_trainer("SFT")[1])
+    if options.get("packing") and strategies.get("packing_strategy", "wrapped") == "wrapped":
+        raise NotServed("packs are filled to the brim, and no text is apart")
+    model = tiny_model(tiny_tokenizer(padding_side="right"), 0)
+    attention = model.config._attn_implementation
+    if fast:
+        model.config._attn_implementation = "flash_attention_2"
+    rows = [{"input_ids": ids} for ids in examples]
+    trainer = made_trainer("SFT", rows, options, arguments={"model": model})
+    model.config._attn_implementation = attention
     if hasattr(trainer.data_collator, "return_position_ids"):
-        trainer.data_collator.return_position_ids = True  # as with flash attention, which needs a GPU
+        trainer.data_collator.return_position_ids |= not fast
     batch = next(iter(trainer.get_train_dataloader()))
-    if "position_ids" not in batch:
+    if "position_ids" not in batch and not fast:
         raise NotServed("the batch has no positions")
     inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "position_ids") if key in batch}
+    if fast and "attention_mask" in inputs and inputs["attention_mask"].all():
+        del inputs["attention_mask"]
     ids, model = inputs["input_ids"].flatten().tolist(), trainer.model.eval()
     wrong = []
     with torch.no_grad():
@@ -330,17 +345,17 @@ def _rows_of(name: str) -> Iterator[Row]:
     if name in BORDERS and _compares_borders(name):
         yield row("texts", "a token of prompt and answer", partial(_joined, name, BORDERS[name]), [])
     if name == "SFT":
-        for columns, more in product(MASKS, ({}, {"dataset_kwargs": {"skip_prepare_dataset": True}})):
+        known = [one for one in MASKS if "assistant_masks" not in one or takes(name, "assistant_only_loss")]
+        for columns, more in product(known, ({}, {"dataset_kwargs": {"skip_prepare_dataset": True}})):
             call = partial(_masked, columns, {**more, **MASKED})
             yield row("texts", f"{' and '.join(columns)}, {more}", call, [])
         for kind in KINDS[name]:
             yield row("texts", f"{kind} with ids", partial(_tokenized, kind, {}), sorted(_rows_of_ids()))
-        packs: Mapping[str, Mapping[str, Any]] = {
-            "batches": {"packing": True, "max_length": 24},
-            "combinations": {"padding_free": True},
-        }
-        for subject, options in packs.items():
-            yield row(subject, f"{options}", partial(_packed, options), [])
+        flat: dict[str, Any] = {"padding_free": True, "max_length": None}
+        yield row("combinations", f"{flat}", partial(_packed, flat, False), [])
+        packs: list[dict[str, Any]] = [{"packing": True, "max_length": length} for length in (24, 12)]
+        for options in (flat, *packs, *({**one, "packing_strategy": "bfd_split"} for one in packs)):
+            yield row("batches", f"{options}, FlashAttention", partial(_packed, options, True), [])
 
 
 def _made(name: str) -> Sequence[Row]:

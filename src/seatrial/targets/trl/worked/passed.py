@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.target import Gone
+from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.trl.named import parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
-from seatrial.targets.trl.worked.seen import made_trainer, or_refused
+from seatrial.targets.trl.worked.seen import made_trainer, or_refused, seen_of
 
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
 OTHERS = ((9, 4, 2), (1, 8, 5), (4, 3, 6), (7, 6, 9))
@@ -32,6 +34,21 @@ ORDER: Mapping[str, Any] = {
     "num_iterations": 2,
 }
 """Six prompts at a time, each twice, served in six batches: the last prompt of thirteen is left out."""
+WRITING = (
+    "{% if tools is defined and tools is not none or documents is defined and documents is not none %}"
+    "{{ '^' }}{% endif %}"
+)
+ABSENT: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = (
+    ("a template that writes about tools, and none", {}, {}),
+    ("a template that writes about tools, and rows with an empty list", {"tools": []}, {}),
+    (
+        "a template that writes about tools, and rows with no options of their own",
+        {"chat_template_kwargs": {}},
+        {},
+    ),
+    ("a template that writes about tools, and an empty list", {}, {"tools": []}),
+)
+"""Ways to have no tools: columns of rows, and arguments of a trainer."""
 
 
 def _given(name: str, _: Any) -> dict[str, bool]:
@@ -173,6 +190,31 @@ def _seeded(name: str, evaluates: bool, _: Any) -> list[bool]:
     return [first == again, first == other]
 
 
+def _turns(name: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return rows of conversations with these columns."""
+    kind = next((one for one in ("messages", "pairs", "labels", "prompts") if one in KINDS[name]), "")
+    return [
+        {
+            key: [{"role": "user" if key == "prompt" else "assistant", "content": value}]
+            if isinstance(value, str)
+            else value
+            for key, value in row.items()
+        }
+        | {**columns}
+        for row in made_rows(kind, LENGTHS)
+    ]
+
+
+def _unasked(name: str, columns: Mapping[str, Any], arguments: Mapping[str, Any], _: Any) -> list[str]:
+    """Return sequences that name tools or documents, by a template that does wherever it is given any, also none."""
+    tokenizer = tiny_tokenizer(padding_side="right")
+    tokenizer.chat_template = WRITING + tokenizer.chat_template
+    options = {"beta": 0.0} if name == "RLOO" else {}
+    found = seen_of(name, _turns(name, columns), options, tokenizer=tokenizer, arguments=arguments)
+    texts = [tokenizer.decode(one.ids) for one in found]
+    return [one for one in texts if one.startswith("^")] if texts else ["nothing is trained"]
+
+
 def _rows_of(name: str) -> Iterator[Row]:
     def row(subject: str, what: str, call: Callable[..., Any], right: Any) -> Row:
         return Row(subject, places(name), what, or_refused(call), right)
@@ -186,6 +228,10 @@ def _rows_of(name: str) -> Iterator[Row]:
         if in_parts and name in (*SAMPLED, "OnlineDPO"):
             continue  # what the second data set is answered depends on the draws for the first
         yield row("validations", what, partial(_evaluated, name, in_parts), [])
+    for what, columns, arguments in ABSENT:
+        if set(arguments) <= set(parameters_of(find_trainer(name)[0])):
+            subject = "edges" if "tools" in columns else "chats"
+            yield row(subject, what, partial(_unasked, name, columns, arguments), [])
     if name not in SAMPLED:
         return
     logged = {"own": [1.5, 2.5, 3.5], "once": [None, 7.0, None], "time": True}
@@ -210,4 +256,11 @@ def _made(name: str) -> Sequence[Row]:
 
 PASSED: Mapping[str, Callable[[], Sequence[Row]]] = {
     f"passed-{name.lower()}": partial(_made, name) for name in KINDS
+}
+NO_TOOLS = KnownFailure(
+    "an empty list of tools in a row is given to the template, which may write about tools for it",
+    finding="TRL: rows with an empty list of tools",
+).of("R34.worked/edges")
+FAILURES: Mapping[str, Sequence[KnownFailure]] = {
+    f"passed-{name}": (NO_TOOLS,) for name in ("sft", "dpo", "kto", "reward")
 }

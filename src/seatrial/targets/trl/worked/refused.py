@@ -46,7 +46,7 @@ REFUSED_ROWS: Sequence[Row] = [
         f"a file with {name}",
         partial(_read, file),
         right,
-        "0.19.0.dev0",
+        "0.19",
     )
     for name, (file, right) in FILES.items()
 ]

@@ -17,6 +17,7 @@ from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS
 from seatrial.targets.trl.worked.rows import UTILS, Row
+from seatrial.targets.trl.worked.seen import or_refused
 
 PARSER = "trl.scripts._hf_argparser"
 SCRIPTS: Mapping[str, str] = {
@@ -221,7 +222,14 @@ def _printed(show: Callable[..., Any]) -> list[bool]:
 
 SCRIPT_ROWS: Sequence[Row] = (
     *(
-        Row("commands", f"trl.scripts.{name}:main", "data that it trains on", _data_of, dict(GIVEN))
+        Row(
+            "commands",
+            f"trl.scripts.{name}:main",
+            "data that it trains on",
+            _data_of,
+            dict(GIVEN),
+            since="0.24",  # earlier ones stop where both are given
+        )
         for name in SCRIPTS
     ),
     *(
@@ -239,7 +247,7 @@ SCRIPT_ROWS: Sequence[Row] = (
             "rewards",
             f"trl.scripts.{name}:main",
             "reward functions by name",
-            _reward_functions,
+            or_refused(_reward_functions),
             ["think_format_reward", [0.0, -0.5, -1.0], "floor"],
         )
         for name in ("grpo", "rloo")
