@@ -165,6 +165,18 @@ FORMER = (
         ("R29.routes/moved: injected into a plain model",),
     ),
     Former(
+        "TinyLoRA finds its vectors in a PeftModel alone, and raises where it is made without memory",
+        "0.21",
+        ("tinylora*",),
+        (
+            "R29.routes/moved: injected into a plain model",
+            "R29.routes/moved: file loaded by the model itself",
+            "R29.routes/moved: file with its base, loaded as one model",
+            "R29.routes/moved: tensors set in a new model, low memory",
+            "R29.routes/moved: file, low memory",
+        ),
+    ),
+    Former(
         "AdaLoRA cannot be injected into a plain model",
         "0.17",
         ("adalora",),
