@@ -313,6 +313,8 @@ class CombinedAdapters(Protocol):
     ) -> None:
         """Add the adapter `new` as the weighted sum; those of changes have a rank that loses nothing.
 
+        Where only one weight is not zero, a stack's own choice of a rank must lose nothing.
+
         Raises:
             NotServed: the stack refuses it.
         """

@@ -7,7 +7,7 @@ from typing import Any
 
 from seatrial.relations.contracts.loops import Epochs, LoaderPlan
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.accelerate.known import EPOCH_LOST, SEED_LOST, STILL_FILLED
+from seatrial.targets.accelerate.known import EPOCH_LOST, NO_BATCH, SEED_LOST, STILL_FILLED
 from seatrial.targets.accelerate.ranked import loader_of, new_accelerator, rows_read, sizes_needed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import find_name
@@ -16,7 +16,7 @@ from seatrial.targets.common.target import find_name
 class LoadersAlone(KnowsFailures):
     """`prepare_data_loader` with the number and the index of a process as arguments."""
 
-    known_failures = (EPOCH_LOST, SEED_LOST, STILL_FILLED)
+    known_failures = (EPOCH_LOST, NO_BATCH, SEED_LOST, STILL_FILLED)
 
     def __init__(self) -> None:
         """Find the functions."""

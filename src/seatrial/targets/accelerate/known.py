@@ -45,3 +45,14 @@ OF_ITS_OWN = KnownFailure(
     "R30.placed/offloaded to disk: own parameter",
     "R30.placed/loaded half to disk: own parameter",
 )
+_FORMER = "Accelerate: loaders and splits before 1.6"
+NO_BATCH = KnownFailure(
+    "a loader without a batch gives None, and raises an UnboundLocalError",
+    finding=_FORMER,
+    releases=before("accelerate", "1.5"),
+).of("R30.rows/pairs of options")
+FILLED_FULL = KnownFailure(
+    "each process gets a row more where processes are filled up that have as many rows",
+    finding=_FORMER,
+    releases=before("accelerate", "1.5"),
+).of("R30.split/lists, rows that divide evenly, filled")

@@ -23,8 +23,10 @@ from seatrial.targets.accelerate.alone import LoadersAlone
 from seatrial.targets.accelerate.functions import Functions
 from seatrial.targets.accelerate.known import (
     EPOCH_LOST,
+    FILLED_FULL,
     LEFT_WITHIN,
     LENGTHS_OF_ITERABLE,
+    NO_BATCH,
     SEED_LOST,
     SKIPPED_EPOCH,
     STILL_FILLED,
@@ -60,6 +62,7 @@ class Loaders(_Accelerate):
             finding="Accelerate: skipped batches of a dispatched loader",
         ).of("R30.rows/resumed epoch, dispatched"),
         EPOCH_LOST,
+        NO_BATCH,
         SEED_LOST,
         STILL_FILLED,
         LENGTHS_OF_ITERABLE,
@@ -150,6 +153,7 @@ class Splits(_Accelerate):
             "a list is added to a tuple, which raises",
             finding="Accelerate: a dictionary that is split",
         ).of("R30.split/tuples, filled"),
+        FILLED_FULL,
     )
 
     def split(self, plan: SplitPlan) -> Sequence[SplitPart]:

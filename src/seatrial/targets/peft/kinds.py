@@ -221,7 +221,8 @@ class CombiningAdapters(PeftAdapters):
         assert isinstance(model, PeftAdapted)
         configs = [model.model.peft_config[name] for name in names]
         rank = sum(max(config.r, *config.rank_pattern.values(), 0) for config in configs)
-        more: dict[str, Any] = {"svd_rank": rank} if how == "svd" else {}
+        # PEFT's own choice is the rank of the largest, which loses nothing where the others are multiplied by zero.
+        more: dict[str, Any] = {"svd_rank": rank} if how == "svd" and all(weights) else {}
         if how.startswith(("magnitude_prune", "ties", "dare")):
             more = {"density": DENSITY}
             if how.endswith("_svd"):

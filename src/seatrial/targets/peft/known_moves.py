@@ -51,7 +51,8 @@ def _swapping(options: Mapping[str, Any]) -> list[KnownFailure]:
     kept = ("use_dora", "bias", "modules_to_save", "trainable_token_indices")
     if embeds(options) or any(options.get(option) for option in kept):
         return [SWAPPED]
-    return [SWAPPED_PATTERNS] if options.get("rank_pattern") or options.get("alpha_pattern") else []
+    # Patterns that are alike leave the scaling of each layer as it is.
+    return [SWAPPED_PATTERNS] if options.get("rank_pattern") != options.get("alpha_pattern") else []
 
 
 def of_lora(options: Mapping[str, Any]) -> list[KnownFailure]:

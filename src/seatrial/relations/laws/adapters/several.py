@@ -221,6 +221,12 @@ SUMS = "scaling of the new adapter that is not 1, weights that are applied twice
 @COMBINED.law("concatenated, one subtracted", SUMS, how="cat", weights=(0.7, -0.4))
 @COMBINED.law("by singular values", SUMS, how="svd", weights=(0.7, 0.4))
 @COMBINED.law("by singular values, one subtracted", SUMS, how="svd", weights=(0.7, -0.4))
+@COMBINED.law(
+    "by singular values, one times zero",
+    f"{SUMS}, a rank that is smaller than that of the largest layer",
+    how="svd",
+    weights=(0.7, 0.0),
+)
 @COMBINED.law("pruned by magnitude", SUMS, how="magnitude_prune_svd", weights=(0.7, 0.4))
 @COMBINED.law("pruned by magnitude, one subtracted", SUMS, how="magnitude_prune_svd", weights=(0.7, -0.4))
 @COMBINED.law(
