@@ -125,7 +125,10 @@ class VerlTurns(KnowsFailures):
         if "routed_experts" in getsource(sys.modules[f"{LOOP.rpartition('.')[0]}.agent_loop"]):
             self.utilities = {**self.utilities, "experts of episodes": self._episode}
         if hasattr(self.loop, "_initialize_interactions"):  # to 0.7
-            own = {"messages of an interaction": self._messages, "arguments of interactions": self._given}
+            own: Mapping[str, Callable[..., Any]] = {
+                "messages of an interaction": self._messages,
+                "arguments of interactions": self._given,
+            }
             self.utilities = {**self.utilities, **own}
 
     def _episode(
