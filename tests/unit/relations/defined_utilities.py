@@ -300,6 +300,9 @@ DEFINED: Mapping[str, Callable[..., Any]] = {
     "tool calls": read_calls,
     "agent episode": episode,
     "agent episode as gpt-oss writes it": episode,
+    "arguments of tools": lambda answers, text, facts: [facts] * sum('"city"' in one for one in answers),
+    "score of a tool": lambda right, answer: float(answer == right),
+    "arguments of interactions": lambda answers, replies, facts: ([facts], [facts] * len(replies)),
     "messages of an interaction": conversations,
     "request of turns": requests_of_turns,
     "estimated work": lambda kind, sizes, lengths: (

@@ -327,7 +327,11 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "agent episode", lambda one: one._replace(text=one.text.replace("<|im_end|>\n", "<|im_end|>"))
     ),
     "experts of an episode": wrapped("experts of episodes", lambda one: one._replace(experts=None)),
-    "what tools are made with": wrapped("agent episode", lambda one: one._replace(created=[{}])),
+    "what tools are made with": wrapped("arguments of tools", lambda made: [{} for _ in made]),
+    "what a tool knows of the right answer": ("score of a tool", lambda right, answer: 0.0),
+    "what interactions are given": wrapped(
+        "arguments of interactions", lambda given: (given[0], [{} for _ in given[1]])
+    ),
     "operations of a layer": wrapped("estimated work", lambda work: 1.01 * work),
     "messages of a request": wrapped("request of turns", lambda found: {**found, "trained": found["text"]}),
     "messages of a request, a tool first": wrapped(

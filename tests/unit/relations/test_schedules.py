@@ -19,6 +19,13 @@ BY_HAND = [
     ("linear", {}, 3, [0, 1 / 3, 2 / 3, 1, 0.75, 0.5, 0.25]),
     ("cosine", {}, 3, [0, 1 / 3, 2 / 3, 1, (1 + ROOT) / 2, 0.5, (1 - ROOT) / 2]),
     ("cosine_with_restarts", {"num_cycles": 2}, 3, [0, 1 / 3, 2 / 3, 1, 0.5, 1, 0.5]),
+    (
+        "cosine_with_init_lr",
+        {"init_lr_ratio": 0.4, "min_lr_ratio": 0.2},
+        3,
+        [0.4, 0.6, 0.8, 1, 0.2 + 0.4 * (1 + ROOT), 0.6, None],
+    ),
+    ("cosine_with_init_lr", {"zero_indexed_step": False}, 3, [1 / 3, 2 / 3, 1, (1 + ROOT) / 2, 0.5, None, 0]),
     ("cosine_with_min_lr", {"min_lr": 0.2}, 3, [0, 1 / 3, 2 / 3, 1, 0.1 + 0.9 * (1 + ROOT) / 2, 0.55, None]),
     ("cosine_warmup_with_min_lr", {"min_lr_rate": 0.2}, 3, [1 / 3, 2 / 3, 1, None, 0.6, None, 0.2]),
     ("polynomial", {"power": 2, "lr_end": 0.4}, 3, [0, 1 / 3, 2 / 3, 1, 0.2 + 0.8 * 9 / 16, 0.4, 0.25]),

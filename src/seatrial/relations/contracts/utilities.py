@@ -217,6 +217,9 @@ UTILITIES: Mapping[str, str] = {
     "continued tokens": "(form, special tokens, template, messages, answers with stop, without, and what follows)"
     " -> text, text under the mask, mask and log-probabilities before each answer",
     "agent episode": "(answers of the model, text of the tool, options of sampling, options of the loop) -> `Episode`",
+    "arguments of tools": "(answers, text of the tool, what the row says) -> what the tool of each call is made with",
+    "score of a tool": "(right answer of the row, answer in a call) -> the score that the stack's own tool gives",
+    "arguments of interactions": "(answers, replies, what the row says) -> what it is given first, for each reply",
     "agent episode as gpt-oss writes it": "(as `agent episode`, of a loop that knows the form of gpt-oss) -> `Episode`",
     "experts of episodes": "(as `agent episode`) -> `Episode` whose `experts` are those that each answer came with",
     "messages of an interaction": "(answers of the model, replies, text of the tool) -> conversation before each reply",

@@ -38,7 +38,8 @@ def scheduled_rate(options: Mapping[str, Any], update: int, num_updates: int) ->
 
     Args:
         options: `policy.optimizer.lr`, and of `policy.scheduler`: `.name`, `.warmup_steps` (below 1: a share of all
-            updates), and the options that Transformers documents for a schedule of this name.
+            updates), and the options that Transformers documents for a schedule of this name. `cosine_with_init_lr` is
+            verl's: `init_lr_ratio` is where its warm-up begins, and it counts from 1 without `zero_indexed_step`.
         update: counted from 1; the first one has seen no step of the schedule.
         num_updates: of the whole run.
 
@@ -53,7 +54,8 @@ def scheduled_rate(options: Mapping[str, Any], update: int, num_updates: int) ->
     }
     if name not in FORMULAS:
         raise ValueError(f"schedule {name!r} has no closed form here")
-    place = Place(update - 1, warmup, num_updates, own, peak)
+    done = update - 1 if own.get("zero_indexed_step", True) else update
+    place = Place(done, warmup, num_updates, own, peak)
     if name != "constant" and place.done < warmup:
         return peak * _warming_up(name, place)
     return peak * FORMULAS[name](place)
@@ -68,7 +70,8 @@ def _warming_up(name: str, at: Place) -> float:
         return float(start + (1 - start) * at.done / max(1, at.warmup - 1))
     share = at.done / at.warmup
     if name != "warmup_stable_decay":
-        return share
+        start = float(at.options.get("init_lr_ratio", 0.0))
+        return start + (1 - start) * share
     shape = at.options.get("warmup_type", "linear")
     share = {
         "linear": share,
@@ -126,6 +129,7 @@ FORMULAS: Mapping[str, Callable[[Place], float]] = {
     "linear": lambda at: 1 - at.progress,
     "cosine": _cosine,
     "cosine_with_restarts": _restarts,
+    "cosine_with_init_lr": lambda at: _cosine(at, at.floor),
     "cosine_with_min_lr": lambda at: _cosine(at, at.floor),
     "cosine_warmup_with_min_lr": _cosine_counted_from_one,
     "polynomial": _polynomial,

@@ -65,6 +65,8 @@ class VerlDataSets(KnowsFailures):
         if options.get("max_samples", -1) != -1 and "max_samples" not in takes:
             raise NotServed(f"RLHFDataset of verl {release('verl')} takes all rows")
         source = inspect.getsource(self.prompts_class)
+        if "tools_kwargs" not in source:
+            raise NotServed(f"rows of verl {release('verl')} say nothing of tools")
         if (options.get("json") and '"json"' not in source) or (
             not options.get("extras", True) and '"extra_info" not in row_dict' not in source
         ):

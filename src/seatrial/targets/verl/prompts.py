@@ -10,7 +10,7 @@ from typing import Any
 from seatrial.relations.contracts.prompt_rows import Messages, PromptRow, Truncation
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.target import find_name
+from seatrial.targets.common.target import find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.verl.conversations import TEMPLATE
@@ -29,6 +29,7 @@ class VerlPrompts(TinyCausalModel):
         import_without(DATA_SET, (*UNUSED, "qwen_vl_utils"))
         self.data_class = find_name("verl", [f"{DATA_SET}:RLHFDataset"])
         source = inspect.getsource(self.data_class.__init__)
+        self.may_keep = "filter_overlong_prompts" in source
         self.in_process = "self.num_workers is not None" in source
         self._with_template = copy.deepcopy(super().tokenizer)
         self._with_template.chat_template = TEMPLATE
@@ -47,6 +48,11 @@ class VerlPrompts(TinyCausalModel):
     def prompt_rows(
         self, conversations: Sequence[Messages], *, max_length: int, filtered: bool, truncation: Truncation
     ) -> Sequence[PromptRow]:
+        whole = filtered or max(len(self.prompt_ids(one)) for one in conversations) <= max_length
+        if not whole and not self.may_keep:
+            raise NotServed(
+                f"the data set of verl {release('verl')} leaves out every prompt that is too long"
+            )
         path = written(
             [
                 {
@@ -66,7 +72,6 @@ class VerlPrompts(TinyCausalModel):
             "filter_overlong_prompts_workers": None if self.in_process else 1,
             "return_raw_chat": True,
         }
-        whole = filtered or max(len(self.prompt_ids(one)) for one in conversations) <= max_length
         with in_float32():
             data = made_data_set(self.data_class, path, self.tokenizer, options)
             try:

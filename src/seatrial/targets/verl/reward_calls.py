@@ -35,7 +35,14 @@ CLASSES: Mapping[str, str] = {
 EXPERIMENT = "an experiment"
 
 
-class VerlRewardCalls:
+WITH_SPECIAL_TOKENS = KnownFailure(
+    "a reward function is given the special tokens of an answer",
+    finding="verl: small functions of older releases",
+    releases=before("verl", "0.3"),
+).of("R31.reward_calls/what a reward function is given", "R31.reward_calls/rewards of rows")
+
+
+class VerlRewardCalls(KnowsFailures):
     """One manager: what its function is given of rows, and what becomes of the results."""
 
     manager: ClassVar[str]
@@ -344,13 +351,17 @@ class VerlRewardFiles(KnowsFailures):
 
 
 def _of(
-    base: type[VerlRewardCalls], name: str, passed: tuple[str, ...] = VerlRewardCalls.passed
+    base: type[VerlRewardCalls],
+    name: str,
+    passed: tuple[str, ...] = VerlRewardCalls.passed,
+    known: Sequence[KnownFailure] = (),
 ) -> type[Any]:
-    return type(f"Verl_{name}", (base,), {"__doc__": f"`{name}`.", "manager": name, "passed": passed})
+    own = {"manager": name, "passed": passed, "known_failures": known}
+    return type(f"Verl_{name}", (base,), {"__doc__": f"`{name}`.", **own})
 
 
 ADAPTERS: dict[str, type[Any]] = {
-    "reward-calls": _of(VerlRewardCalls, "naive"),
+    "reward-calls": _of(VerlRewardCalls, "naive", known=[WITH_SPECIAL_TOKENS]),
     "reward-calls-dapo": _of(VerlRewardCalls, "dapo", ("rollout_reward_scores",)),
     "reward-calls-batch": VerlBatchCalls,
     "reward-calls-prime": VerlPrimeCalls,

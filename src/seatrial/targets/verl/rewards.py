@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import torch
 from torch import Tensor
 
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_tokenizer
 
@@ -167,6 +168,18 @@ def _scores_of_batch(
     data_sources: Any, solution_strs: Sequence[str], ground_truths: Sequence[str], extra_infos: Any, **_: Any
 ) -> list[float]:
     return [float(answer in text) for text, answer in zip(solution_strs, ground_truths, strict=True)]
+
+
+class ReadsFirstAnswers(KnowsFailures):
+    """A rule that reads the first marked answer of a text in older releases."""
+
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "the first answer that is marked is read, not the last",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.4"),
+        ).of("R17.reward/reward of each answer"),
+    )
 
 
 def objects(values: Sequence[Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from seatrial.relations.contracts.validation import Answers
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.records import Row
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name
 from seatrial.targets.verl.estimators import UNUSED
@@ -50,9 +51,26 @@ def _specs() -> dict[str, MetricSpec]:
     return found
 
 
-class VerlDataMetrics:
+class VerlDataMetrics(KnowsFailures):
     """`compute_data_metrics`: the score is the reward, and returns and values are other numbers of each token."""
 
+    known_failures: ClassVar[Sequence[KnownFailure]] = (
+        KnownFailure(
+            "values, advantages and returns of tokens that do not train are in the means",
+            finding="verl: small functions of older releases",
+            releases=before("verl", "0.5"),
+        ).of(
+            *(
+                f"R22.named/means and sums, {rows}::{name}/mean"
+                for rows in (
+                    "tool output inside",
+                    "a row without a training token",
+                    "anything in the padding",
+                )
+                for name in _OF_TOKENS
+            )
+        ),
+    )
     facts = StackFacts(dtype="float32")
     metric_specs: Mapping[str, MetricSpec] = _specs()
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from packaging.version import Version
 
 from seatrial.targets.common.target import Gone, find_name, release
+from seatrial.targets.verl.rewards import ReadsFirstAnswers
 
 Cases = Sequence[tuple[Any, str, float]]
 """The right answer, a text, and its score."""
@@ -384,7 +385,7 @@ ADAPTERS: dict[str, type[Any]] = {
     **{
         name: type(
             f"Verl_{name}",
-            (VerlScore,),
+            (ReadsFirstAnswers, VerlScore) if name == "score-gsm8k" else (VerlScore,),
             {
                 "__doc__": f"`default_compute_score` of `{source}` and of all names of its rule.",
                 "data_source": source,

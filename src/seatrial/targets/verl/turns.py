@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
+import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -36,7 +40,6 @@ TURNS: Mapping[str, Any] = {
     "tool_config_path": None,
     "interaction_config_path": None,
 }
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "description": ""}}, "required": []}
 
 
 class VerlTurns(KnowsFailures):
@@ -101,20 +104,32 @@ class VerlTurns(KnowsFailures):
             import_without(module, (*UNUSED, "openai", "qwen_vl_utils"))
         if "raw_prompt" not in getsource(sys.modules[LOOP]):
             raise Gone(f"loops of verl {release('verl')} are given a conversation in another form")
-        if ".token_ids" not in getsource(sys.modules[LOOP]):
-            raise Gone(f"loops of verl {release('verl')} take ids alone from a server")
         self.loop = find_name("verl", [f"{LOOP}:ToolAgentLoop"])
         parsers = find_name("verl", ["verl.experimental.agent_loop.tool_parser:ToolParser"])
         self.formats = frozenset(parsers._registry)
         self._rewards = "tool_rewards" in getsource(sys.modules[LOOP])
         self.schemas = import_without("verl.tools.schemas", (*UNUSED, "openai"))
-        self.utilities: Mapping[str, Callable[..., Any]] = {"agent episode": self._episode}
+        self.utilities: Mapping[str, Callable[..., Any]] = {"arguments of tools": self._arguments}
+        try:
+            self._own_tool = import_without("verl.tools.gsm8k_tool", (*UNUSED, "openai")).Gsm8kTool
+            self.utilities = {**self.utilities, "score of a tool": self._score}
+        except ImportError:  # from 0.8
+            pass
+        # To 0.5 a server gives ids alone, and an episode has no log-probabilities.
+        self._takes_outputs = ".token_ids" in getsource(sys.modules[LOOP])
+        if not self._takes_outputs:
+            return
+        self.utilities = {**self.utilities, "agent episode": self._episode}
         if "gpt-oss" in getsource(sys.modules[LOOP]):
             self.utilities = {**self.utilities, "agent episode as gpt-oss writes it": self._episode}
         if "routed_experts" in getsource(sys.modules[f"{LOOP.rpartition('.')[0]}.agent_loop"]):
             self.utilities = {**self.utilities, "experts of episodes": self._episode}
         if hasattr(self.loop, "_initialize_interactions"):  # to 0.7
-            self.utilities = {**self.utilities, "messages of an interaction": self._messages}
+            own: Mapping[str, Callable[..., Any]] = {
+                "messages of an interaction": self._messages,
+                "arguments of interactions": self._given,
+            }
+            self.utilities = {**self.utilities, **own}
 
     def _episode(
         self,
@@ -124,44 +139,79 @@ class VerlTurns(KnowsFailures):
         options: Mapping[str, Any],
     ) -> Episode:
         """Return what an episode leaves."""
-        return asyncio.run(self._run(answers, tool_text, sampling, options))
+        return asyncio.run(self._run(answers, _Tool(self.schemas, tool_text), sampling, options, MADE_WITH))
 
     def _messages(
         self, answers: Sequence[str], replies: Sequence[str], tool_text: str
     ) -> list[list[Mapping[str, Any]]]:
         """Return the conversation that the interaction is given each time."""
+        return self._interaction(answers, replies, tool_text, {}).given
+
+    def _given(
+        self, answers: Sequence[str], replies: Sequence[str], facts: Mapping[str, Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return what the interaction is started with, and what it is given besides each conversation."""
+        found = self._interaction(answers, replies, "", facts)
+        return found.started, found.asked
+
+    def _interaction(
+        self, answers: Sequence[str], replies: Sequence[str], tool_text: str, facts: Mapping[str, Any]
+    ) -> _Interaction:
         interaction = _Interaction(replies)
         options = {"interaction_config_path": "made", "max_parallel_calls": 2}
         with mock.patch.object(
             self.loop, "_initialize_interactions", lambda *_: {interaction.name: interaction}
         ):
-            self._episode(answers, tool_text, {}, options)
-        return interaction.given
+            asyncio.run(self._run(answers, _Tool(self.schemas, tool_text), {}, options, facts))
+        return interaction
+
+    def _arguments(self, answers: Sequence[str], tool_text: str, facts: Mapping[str, Any]) -> list[Any]:
+        tool = _Tool(self.schemas, tool_text, self._takes_outputs)
+        asyncio.run(self._run(answers, tool, {}, {}, facts))
+        return tool.created
+
+    def _score(self, right: str, answer: str) -> float:
+        """Return the score in the text that the tool of GSM8K answers a call with."""
+        schema = _schema(self.schemas, "score_answer", "answer")
+        with contextlib.redirect_stdout(io.StringIO()):
+            tool = self._own_tool({}, schema)
+        call = {"name": "score_answer", "arguments": {"answer": answer}}
+        answers = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>", "Done."]
+        found = asyncio.run(self._run(answers, tool, {}, {}, {"ground_truth": right}))
+        scores = re.findall(r"reward=(\S*\d)", found.text)
+        if len(scores) != 1:
+            raise ValueError(f"one score is due in {found.text!r}")
+        return float(scores[0])
 
     async def _run(
-        self, answers: Sequence[str], tool_text: str, sampling: Mapping[str, Any], options: Mapping[str, Any]
+        self,
+        answers: Sequence[str],
+        tool: Any,
+        sampling: Mapping[str, Any],
+        options: Mapping[str, Any],
+        facts: Mapping[str, Any],
     ) -> Episode:
+        """Return what an episode leaves whose row has these facts for its tool and its interaction."""
         if options.get("format", "hermes") not in self.formats:
             raise NotServed(f"verl {release('verl')} reads no calls of {options['format']}")
         tokenizer = tiny_tokenizer(padding_side="left")
         if options.get("templated"):
             tokenizer.chat_template = TEMPLATE
-        server = _Server(tokenizer, answers)
-        tool = _Tool(self.schemas, tool_text)
+        server = _Server(tokenizer, answers, self._takes_outputs)
         loop = self._made(tokenizer, server, options)
         loop.tools, loop.tool_schemas = {tool.name: tool}, []
         prompt = [{"role": "user", "content": "What is the weather?"}]
         found = await loop.run(
             dict(sampling),
             raw_prompt=prompt,
-            tools_kwargs={tool.name: {"create_kwargs": MADE_WITH}},
-            extra_info={"interaction_kwargs": {"name": _Interaction.name}},
+            tools_kwargs={tool.name: {"create_kwargs": dict(facts)}},
+            extra_info={"interaction_kwargs": {"name": _Interaction.name, **facts}},
         )
         return Episode(
             prompt_ids=found.prompt_ids,
             response_ids=found.response_ids,
             mask=found.response_mask,
-            logprobs=found.response_logprobs or [],
+            logprobs=getattr(found, "response_logprobs", None) or [],
             num_turns=found.num_turns,
             rewards=found.extra_fields.get("tool_rewards", []) if self._rewards else None,
             text=tokenizer.decode(found.response_ids),
@@ -169,8 +219,8 @@ class VerlTurns(KnowsFailures):
             sampling=server.sampling,
             sampled=server.sampled,
             sampled_logprobs=server.logprobs,
-            called=tool.called,
-            created=tool.created,
+            called=getattr(tool, "called", ()),
+            created=getattr(tool, "created", ()),
             experts=_flat(getattr(found, "routed_experts", None)),
         )
 
@@ -209,6 +259,14 @@ class VerlTurns(KnowsFailures):
         return self.loop(**{name: value for name, value in given.items() if name in takes})
 
 
+def _schema(schemas: Any, name: str, argument: str) -> Any:
+    """Return the schema of a tool that takes a text."""
+    properties = {argument: {"type": "string", "description": ""}}
+    parameters = {"type": "object", "properties": properties, "required": []}
+    function = {"name": name, "description": "", "parameters": parameters}
+    return schemas.OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function})
+
+
 def own_settings(name: str) -> Any:
     """Return the release's own settings, by the name of their file; none if it has no such file."""
     from omegaconf import OmegaConf
@@ -226,8 +284,8 @@ def _flat(experts: Any) -> list[int] | None:
 class _Server:
     """Answers requests in turn, and keeps them."""
 
-    def __init__(self, tokenizer: Any, answers: Sequence[str]) -> None:
-        self.tokenizer, self.answers = tokenizer, list(answers)
+    def __init__(self, tokenizer: Any, answers: Sequence[str], gives_outputs: bool = True) -> None:
+        self.tokenizer, self.answers, self.gives_outputs = tokenizer, list(answers), gives_outputs
         self.requests: list[list[int]] = []
         self.sampling: list[dict[str, Any]] = []
         self.sampled: list[list[int]] = []
@@ -244,6 +302,8 @@ class _Server:
         ids += [self.tokenizer.eos_token_id] if text else []
         self.sampled.append(list(ids))
         self.logprobs.append([-0.01 * (place + 1) - len(self.requests) for place in range(len(ids))])
+        if not self.gives_outputs:
+            return list(ids)
         return SimpleNamespace(
             token_ids=list(ids),
             log_probs=list(self.logprobs[-1]),
@@ -259,24 +319,21 @@ class _Tool:
 
     name = "weather"
 
-    def __init__(self, schemas: Any, text: str) -> None:
-        function = {"name": self.name, "description": "", "parameters": PARAMETERS}
-        self.tool_schema = schemas.OpenAIFunctionToolSchema.model_validate(
-            {"type": "function", "function": function}
-        )
-        self.schemas, self.text = schemas, text
+    def __init__(self, schemas: Any, text: str, gives_outputs: bool = True) -> None:
+        self.tool_schema = _schema(schemas, self.name, "city")
+        self.schemas, self.text, self.gives_outputs = schemas, text, gives_outputs
         self.called: list[str] = []
         self.created: list[Mapping[str, Any]] = []
 
-    async def create(self, *_: Any, **given: Any) -> tuple[str, None]:
+    async def create(self, *_: Any, **given: Any) -> Any:
         self.created.append(given.get("create_kwargs", {}))
-        return "instance", None
+        return ("instance", None) if self.gives_outputs else "instance"
 
     async def execute(
         self, _: str, parameters: dict[str, Any], **__: Any
     ) -> tuple[Any, float, dict[str, Any]]:
         self.called.append(parameters["city"])
-        return self.schemas.ToolResponse(text=self.text), 0.5, {}
+        return self.schemas.ToolResponse(text=self.text) if self.gives_outputs else self.text, 0.5, {}
 
     async def release(self, *_: Any, **__: Any) -> None:
         pass
@@ -290,13 +347,16 @@ class _Interaction:
     def __init__(self, replies: Sequence[str]) -> None:
         self.replies = list(replies)
         self.given: list[list[Mapping[str, Any]]] = []
+        self.started: list[Mapping[str, Any]] = []
+        self.asked: list[Mapping[str, Any]] = []
 
-    async def start_interaction(self, *_: Any, **__: Any) -> None:
-        pass
+    async def start_interaction(self, *_: Any, **facts: Any) -> None:
+        self.started.append({name: value for name, value in facts.items() if name != "name"})
 
     async def generate_response(
-        self, _: str, messages: Sequence[Mapping[str, Any]], **__: Any
+        self, _: str, messages: Sequence[Mapping[str, Any]], **facts: Any
     ) -> tuple[bool, str, float, dict[str, Any]]:
+        self.asked.append({name: value for name, value in facts.items() if name != "name"})
         self.given.append([dict(one) for one in messages])
         number = len(self.given)
         return number == len(self.replies), self.replies[number - 1], 0.25, {}

@@ -13,6 +13,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.oracles.schedules import scheduled_rate
 
 NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "cosine_with_init_lr": {"init_lr_ratio": 0.2, "min_lr_ratio": 0.2},
     "cosine_with_min_lr": {"min_lr": 0.003},
     "cosine_warmup_with_min_lr": {"min_lr_rate": 0.2},
     "warmup_stable_decay": {"num_decay_steps": 3},
@@ -21,6 +22,11 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
 CHOSEN: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "cosine": [{"num_cycles": 1.5}],
     "cosine_with_restarts": [{"num_cycles": 2}],
+    "cosine_with_init_lr": [
+        {"init_lr_ratio": 0.3, "min_lr_ratio": 0.3, "num_cycles": 1.5},
+        {"init_lr_ratio": 0.4, "min_lr_ratio": 0.1},
+        {"min_lr_ratio": 0.1, "zero_indexed_step": False},
+    ],
     "cosine_with_min_lr": [{"min_lr_rate": 0.3, "num_cycles": 0.25}],
     "cosine_warmup_with_min_lr": [{"min_lr": 0.002, "warmup_lr_rate": 0.4}],
     "polynomial": [{"power": 2.0, "lr_end": 0.001}],

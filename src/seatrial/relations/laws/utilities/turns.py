@@ -233,12 +233,44 @@ def turns_are_written_by_the_template(stack: Any, case: Numbers, ends: str) -> M
 @TURNS.law(
     "what tools are made with",
     "a tool that is made without what the row says",
-    excluded=without("agent episode"),
+    excluded=without("arguments of tools"),
 )
 def tools_are_made_with_what_the_row_says(stack: Any, case: Numbers) -> Measure:
     """Check that each call has a tool that was made with what the row gives for it."""
-    wrong = [str(one) for one in _episode(stack).created if one != MADE_WITH]
+    made = stack.utilities["arguments of tools"](list(TWO_TURNS), TOOL_TEXT, MADE_WITH)
+    wrong = [str(one) for one in made if one != MADE_WITH]
+    if len(made) != len(TWO_TURNS) - 1:
+        wrong.append(f"{len(made)} tools are made, {len(TWO_TURNS) - 1} are right")
     return Measure.count(wrong, "tools that are made with something else")
+
+
+@TURNS.law(
+    "what a tool knows of the right answer",
+    "a tool of the release that looks for the right answer at another place than the row's",
+    excluded=without("score of a tool"),
+)
+def tools_know_the_right_answer(stack: Any, case: Numbers) -> Measure:
+    """Check that a tool that scores answers calls the row's right answer right, and others wrong."""
+    wrong = []
+    for right, answer, due in (("72", "72", 1.0), ("72", "27", 0.0), ("-3", "-3", 1.0)):
+        found = stack.utilities["score of a tool"](right, answer)
+        wrong += [f"{answer}, {right} is right: {found}"] if found != due else []
+    return Measure.count(wrong, "answers that a tool scores otherwise")
+
+
+@TURNS.law(
+    "what interactions are given",
+    "an interaction that is started or asked without what the row says",
+    excluded=without("arguments of interactions"),
+)
+def interactions_are_given_what_the_row_says(stack: Any, case: Numbers) -> Measure:
+    """Check that an interaction is started once and asked for each reply, with what the row gives for it."""
+    answers, replies = ["Sunny.", "Sure.", "Yes."], ["And now?", "Really?", "Thanks."]
+    started, asked = stack.utilities["arguments of interactions"](answers, replies, MADE_WITH)
+    wrong = [str(one) for one in (*started, *asked) if one != MADE_WITH]
+    if (len(started), len(asked)) != (1, len(replies)):
+        wrong.append(f"started {len(started)} times, asked {len(asked)} times")
+    return Measure.count(wrong, "interactions that are given something else")
 
 
 @TURNS.law(
