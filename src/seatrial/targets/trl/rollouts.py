@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -30,7 +30,10 @@ LOCAL_MEAN = KnownFailure(
 
 
 class GRPO(KnowsFailures, TinyCausalModel):
-    """`GRPOTrainer` with the mean over tokens (DAPO's where a release has it), without a reference policy."""
+    """`GRPOTrainer` with the mean over tokens (DAPO's where a release has it), without a reference policy.
+
+    Releases before 0.16 have the mean of rows alone, and break it: the shown pair trl-2881 is that bug.
+    """
 
     algorithm = "GRPO"
     facts = StackFacts(micro_batch_sizes="equal")
@@ -44,8 +47,6 @@ class GRPO(KnowsFailures, TinyCausalModel):
         self.trainer_class, self.config_class = find_trainer(self.algorithm)
         self.options = {item.name: item for item in fields(self.config_class)}
         self.loss_type = self._loss_type()
-        if not self.has_token_mean:
-            self.window_spec = replace(self.window_spec, reduction="sequence")
 
     def window_step(self, case: WindowCase, num_micro_batches: int) -> StepResult:
         from datasets import Dataset
