@@ -54,6 +54,11 @@ class Place(NamedTuple):
     line: int
     change: Change
 
+    @property
+    def id(self) -> str:
+        """Where it is and what it becomes."""
+        return f"{self.module}:{self.line}:{self.change.start}:{self.change.end}:{self.change.new}"
+
 
 class Asked(NamedTuple):
     """What an adapter said: broken laws, what raised or was blocked, and whether it ended."""
@@ -97,16 +102,20 @@ def ask(target: str, adapter: str, variables: Mapping[str, str]) -> Asked:
     return Asked(broken, loud)
 
 
+def first(folder: Path) -> dict[str, str]:
+    """Return the variable under which Python looks into a folder first."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
 def recorded(target: str, package: Path, adapter: str) -> dict[str, Any]:
     """Return the lines of the package that an adapter executes, how long it took, and what it said."""
     with tempfile.TemporaryDirectory() as folder:
-        before = [part for part in (os.environ.get("PYTHONPATH"),) if part]
         begun = time.monotonic()
         said = ask(
             target,
             adapter,
             {
-                "PYTHONPATH": os.pathsep.join([str(RECORDER), *before]),
+                **first(RECORDER),
                 "SEATRIAL_LINES_OF": str(package),
                 "SEATRIAL_LINES_TO": folder,
                 "SEATRIAL_LINES_NOT_BY": folder,  # nothing: adapters call the stack
@@ -126,16 +135,13 @@ def places(package: Path, executed: Mapping[str, Iterable[int]], under: Sequence
         if under and not module.startswith(tuple(under)):
             continue
         text = (package / module).read_text(encoding="utf-8")
-        source, rows, ran = Source(text), text.splitlines(), set(lines)
+        source, rows, ran, data = Source(text), text.splitlines(), set(lines), text.encode()
         functions = [
             n for n in ast.walk(source.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
         ]
-        offset = [0]
-        for row in text.splitlines(keepends=True):
-            offset.append(offset[-1] + len(row.encode()))
         for change in [*source.changes(), *source.omissions()]:
-            line = sum(start <= change.start for start in offset)
-            last = sum(start < change.end for start in offset)
+            line = data.count(b"\n", 0, change.start) + 1
+            last = line + data.count(b"\n", change.start, change.end)
             inside = [f for f in functions if f.body[0].lineno <= line <= (f.end_lineno or f.lineno)]
             if line not in ran or not inside:
                 continue
@@ -179,7 +185,7 @@ def judged(target: str, package: Path, place: Place, adapters: Sequence[str]) ->
     change = place.change
     mutated = data[: change.start] + change.new.encode() + data[change.end :]
     result: dict[str, Any] = {
-        "id": f"{place.module}:{place.line}:{change.start}:{change.end}:{change.new}",
+        "id": place.id,
         "target": target,
         "function": place.function,
         "kind": change.kind,
@@ -189,10 +195,8 @@ def judged(target: str, package: Path, place: Place, adapters: Sequence[str]) ->
     loud, asked = 0, []
     with tempfile.TemporaryDirectory() as folder:
         overlay(Path(folder), package, place.module, mutated.decode())
-        before = [part for part in (os.environ.get("PYTHONPATH"),) if part]
-        variables = {"PYTHONPATH": os.pathsep.join([folder, *before])}
         for adapter in adapters:
-            said = ask(target, adapter, variables)
+            said = ask(target, adapter, first(Path(folder)))
             asked.append(adapter)
             if said.broken:
                 return {**result, "asked": asked, "outcome": "seen", "by": f"{adapter}: {said.broken[0]}"}
@@ -257,9 +261,8 @@ def judge(chosen: argparse.Namespace) -> int:
     with ThreadPoolExecutor(chosen.jobs) as jobs, chosen.output.open("a") as file:
         begun = []
         for place in drawn(places(package, of_lines, chosen.under), chosen.seed, chosen.number):
-            change = place.change
             adapters = of_kinds(of_lines[place.module][place.line], chosen.each, draw)
-            if f"{place.module}:{place.line}:{change.start}:{change.end}:{change.new}" not in known:
+            if place.id not in known:
                 begun.append(jobs.submit(one, place, adapters))
         for future in as_completed(begun):
             if (result := future.result()) is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from seatrial.targets.trl.named import parameters_of
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
@@ -52,12 +52,23 @@ def _given(name: str, form: str) -> tuple[Any, ...]:
     return made.get(form, tuple)()
 
 
-def _values(found: Mapping[str, float], prefix: str) -> dict[str, float]:
+def figures(found: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """Return what an evaluation gives under a prefix, without what differs between two equal evaluations."""
     return {
         key.removeprefix(prefix): value
         for key, value in found.items()
         if key.startswith(prefix) and not UNTIMED.search(key)
     }
+
+
+def differing(found: Mapping[str, float], due: Mapping[str, float], names: Iterable[str]) -> list[str]:
+    """Return the figures of these names that are missing or not those that are due."""
+    return [
+        f"{name}: {found.get(name)}, {due.get(name)} is due"
+        for name in sorted(names)
+        if not abs(found.get(name, math.nan) - due.get(name, math.nan))
+        <= 1e-5 * max(1.0, abs(due.get(name, 0.0)))
+    ]
 
 
 def _ignored(name: str, form: str, _: Any) -> list[str]:
@@ -79,24 +90,20 @@ def _ignored(name: str, form: str, _: Any) -> list[str]:
 def _prefixed(name: str, form: str, _: Any) -> list[str]:
     """Return the loss of an evaluation with a prefix of the caller, where it is not that with the default one."""
     trainer, given = _trainer(name, form), _given(name, form)
-    due = _values(trainer.evaluate(*given), "eval_")["loss"]
-    found = _values(trainer.evaluate(*given, metric_key_prefix="held"), "held_").get("loss")
+    due = figures(trainer.evaluate(*given), "eval_")["loss"]
+    found = figures(trainer.evaluate(*given, metric_key_prefix="held"), "held_").get("loss")
     return [] if found == due else [f"{found} for {due}"]
 
 
 def _by_name(name: str, _: Any) -> list[str]:
     """Return what an evaluation of one of several sets gives otherwise than that of all of them."""
     trainer = _trainer(name, FORMS[2])
-    due = _values(trainer.evaluate(), "eval_two_")
-    found = _values(trainer.evaluate("two"), "eval_")
+    due = figures(trainer.evaluate(), "eval_two_")
+    found = figures(trainer.evaluate("two"), "eval_")
     found = {key.removeprefix("two_"): value for key, value in found.items()}
     if not due:
         return ["no metric of the second set"]
-    return [
-        f"{key}: {found.get(key)} for {value}"
-        for key, value in due.items()
-        if not abs(found.get(key, float("nan")) - value) <= 1e-5 * max(1.0, abs(value))
-    ]
+    return differing(found, due, due)
 
 
 def _loss_alone(name: str, _: Any) -> list[str]:
@@ -126,7 +133,7 @@ def _made(name: str) -> Sequence[Row]:
     Raises:
         Gone: the release does not have it.
     """
-    parameters_of(find_trainer(name)[0])
+    find_trainer(name)
     return list(_rows_of(name))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -12,10 +11,10 @@ import torch
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure
-from seatrial.targets.common.target import Gone
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.trl.named import parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
+from seatrial.targets.trl.worked.evaluated import differing, figures
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
 from seatrial.targets.trl.worked.seen import made_trainer, or_refused, seen_of
@@ -24,8 +23,6 @@ LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
 OTHERS = ((9, 4, 2), (1, 8, 5), (4, 3, 6), (7, 6, 9))
 SAMPLED = ("GRPO", "RLOO")
 """Trainers whose rewards may log, and whose sampler repeats prompts."""
-TIMES = ("runtime", "per_second", "epoch", "time", "num_tokens")
-"""Of names of logged figures that differ between two equal evaluations."""
 NUM_PROMPTS = 13
 ORDER: Mapping[str, Any] = {
     "num_generations": 2,
@@ -89,16 +86,11 @@ def _given(name: str, _: Any) -> dict[str, bool]:
 
 
 def _figures(trainer: Any, prefix: str, *given: Any) -> dict[str, float]:
-    """Return what an evaluation gives under a prefix, without times."""
+    """Return what an evaluation of a seed gives under a prefix, without times."""
     import transformers
 
     transformers.set_seed(3)
-    found = trainer.evaluate(*given)
-    return {
-        name.removeprefix(prefix): value
-        for name, value in found.items()
-        if name.startswith(prefix) and isinstance(value, float) and not any(one in name for one in TIMES)
-    }
+    return figures(trainer.evaluate(*given), prefix)
 
 
 def _evaluated(name: str, in_parts: bool, _: Any) -> list[str]:
@@ -119,12 +111,8 @@ def _evaluated(name: str, in_parts: bool, _: Any) -> list[str]:
         found = _figures(made({"own": own, "other": other}), "eval_other_")
     else:
         found = _figures(trainer, "eval_", other)
-    return [
-        f"{key}: {found.get(key)}, {due.get(key)} is due"
-        for key in sorted(found if in_parts else due)  # of several data sets, some figures have a shared name
-        if not abs(found.get(key, math.nan) - due.get(key, math.nan))
-        <= 1e-5 * max(1.0, abs(due.get(key, 0.0)))
-    ]
+    # Of several data sets, some figures have a shared name.
+    return differing(found, due, found if in_parts else due)
 
 
 def _logged(name: str, _: Any) -> dict[str, Any]:
@@ -209,8 +197,7 @@ def _unasked(name: str, columns: Mapping[str, Any], arguments: Mapping[str, Any]
     """Return sequences that name tools or documents, by a template that does wherever it is given any, also none."""
     tokenizer = tiny_tokenizer(padding_side="right")
     tokenizer.chat_template = WRITING + tokenizer.chat_template
-    options = {"beta": 0.0} if name == "RLOO" else {}
-    found = seen_of(name, _turns(name, columns), options, tokenizer=tokenizer, arguments=arguments)
+    found = seen_of(name, _turns(name, columns), {}, tokenizer=tokenizer, arguments=arguments)
     texts = [tokenizer.decode(one.ids) for one in found]
     return [one for one in texts if one.startswith("^")] if texts else ["nothing is trained"]
 
@@ -249,9 +236,7 @@ def _made(name: str) -> Sequence[Row]:
         Gone: the release does not have it.
     """
     find_trainer(name)
-    if rows := list(_rows_of(name)):
-        return rows
-    raise Gone(f"{name}Trainer is given nothing that is tried here")
+    return list(_rows_of(name))
 
 
 PASSED: Mapping[str, Callable[[], Sequence[Row]]] = {
