@@ -314,6 +314,11 @@ def _notes(results: Sequence[LawResult], expected: Expected, facts: Mapping[str,
         for result in results
         for reason, parts in result.reasons(expected).items()
     ]
+    notes += [
+        f"law {one.law.name!r}: a known bug: {expected.bugs[one.law.name]}"
+        for one in _unexpected(results)
+        if one.law.name in expected.bugs
+    ]
     if facts:
         notes.append("the stack declares " + ", ".join(f"{name}={value!r}" for name, value in facts.items()))
     return notes

@@ -5,7 +5,7 @@ to the reason. A law that judges several parts, such as logged scalars, may be e
 `RELATION/law name::part, part`, where `*` is any text; a violation in another part is not expected. A relation
 fails if a law is broken that is not expected, or if an expected failure does not occur: what is fixed must not stay
 excused. An adapter with `failures_may_hold = True`, which serves releases that its author has not seen, only reports
-the latter.
+the latter. Its attribute `known_bugs` explains laws that fail all the same: `RELATION/law` and the bug.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Expected:
     """Reasons of parts, by law name and by what is declared: names of parts, separated by commas."""
     whole: str | None = None
     """Reason for the whole relation: at least one of its laws is broken."""
+    bugs: Mapping[str, str] = field(default_factory=dict)
+    """Known bugs by the name of a law that they break and that fails all the same."""
     may_hold: bool = False
     """Whether an expected failure that does not occur is reported, and does not fail the relation."""
 
@@ -53,6 +55,7 @@ def expected_of(relation: Relation, stack: Any) -> Expected:
     """Return a stack's expected failures in a relation."""
     declared: Mapping[str, str] = getattr(stack, "expected_failures", {})
     keys = {relation.key(law): law.name for law in relation.laws}
+    bugs: Mapping[str, str] = getattr(stack, "known_bugs", {})
     parts: dict[str, dict[str, str]] = {}
     for key, reason in declared.items():
         law, separator, names = key.partition(OF_PARTS)
@@ -62,6 +65,7 @@ def expected_of(relation: Relation, stack: Any) -> Expected:
         laws={name: declared[key] for key, name in keys.items() if key in declared},
         parts=parts,
         whole=declared.get(relation.id),
+        bugs={keys[key]: bug for key, bug in bugs.items() if key in keys},
         may_hold=getattr(stack, "failures_may_hold", False),
     )
 

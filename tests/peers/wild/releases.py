@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from tests.peers.wild.runner import HERE, Task, failed_laws, verdicts_of
 
 from seatrial.relations.expected import OF_PARTS
 from seatrial.targets import PEERS
+from seatrial.targets.common.fixed_bugs import FixedBug, all_fixed_bugs
 
 _TABLE = tomllib.loads((HERE / "releases.toml").read_text(encoding="utf-8"))
 RELEASES: tuple[Mapping[str, Any], ...] = tuple(_TABLE["release"])
-KNOWN: tuple[Mapping[str, Any], ...] = tuple(_TABLE["known"])
+KNOWN = all_fixed_bugs()
 RECORD = HERE / "releases.json"
 
 # Sound: a declaration is bounded by its range of releases, whose edges a script without Seatrial shows, and the laws of
@@ -78,9 +79,17 @@ def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
             for law in laws:
                 names = [OF_PARTS + part for part in parts.get(law, {}).get(broken, [])]
                 row[kind] += [f"{relation}/{law}{name}" for name in names or [""]]
-        row["mended"] += [f"{relation}/{law}" for law in details.get("laws_fixed", [])]
+        row["mended"] += [f"{relation}/{_law_in(what)}" for what in details.get("laws_fixed", [])]
         row["blocked"] += [verdict["reason"]] if verdict["outcome"] == "Blocked" else []
     return found
+
+
+def _law_in(what: str) -> str:
+    """Return the law that a verdict calls `law 'NAME'`, or `law 'NAME', PARTS`, with its parts."""
+    found = re.fullmatch(r"law '(.*?)'(?:, (.*))?", what)
+    if found is None:
+        return what
+    return OF_PARTS.join(one for one in found.groups() if one)
 
 
 @cache
@@ -104,15 +113,11 @@ def law_of(broken: str) -> str:
     return broken.partition(OF_PARTS)[0]
 
 
-def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> Mapping[str, Any] | None:
+def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> FixedBug | None:
     """Return the known bug of a release that a broken law is about; None where no one knows of it."""
     for bug in KNOWN:
-        if (
-            bug["target"] == entry["target"]
-            and any(fnmatchcase(adapter, pattern) for pattern in bug["adapters"])
-            and version_of(entry) < Version(bug["before"])
-            and any(fnmatchcase(one, pattern) for one in (law, law_of(law)) for pattern in bug["laws"])
-        ):
+        is_present = version_of(entry) < Version(bug.before)
+        if is_present and bug.is_of(entry["target"], adapter) and bug.breaks(law):
             return bug
     return None
 
@@ -123,9 +128,10 @@ def unknown(entry: Mapping[str, Any], found: Found) -> list[str]:
         f"{adapter}: {law}"
         for adapter, row in found.items()
         for law in [
-            *(law for law in row.get("broken", []) if known_bug(entry, adapter, law) is None),
+            *row.get("broken", []),
             *(law for law in row.get("mended", []) if law.partition("/")[0] not in DRAWN),
         ]
+        if known_bug(entry, adapter, law) is None
     ]
 
 

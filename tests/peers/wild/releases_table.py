@@ -25,6 +25,8 @@ from tests.peers.wild.releases import (
 )
 from tests.peers.wild.table import between_marks
 
+from seatrial.targets.common.fixed_bugs import FixedBug
+
 HEADER = (
     "| release | files of | over | adapters | component gone | not covered | laws held | broken as declared "
     "| broken by a known bug | broken otherwise | Blocked | without a record |",
@@ -73,23 +75,23 @@ def _names(found: Found, why: str) -> str:
 
 def _bugs(recorded: Mapping[str, Found]) -> Iterator[str]:
     """Yield a row for each known bug that was met, with the releases that have it."""
-    met: dict[str, list[str]] = defaultdict(list)
-    laws: dict[str, set[str]] = defaultdict(set)
+    met: dict[FixedBug, list[str]] = defaultdict(list)
+    laws: dict[FixedBug, set[str]] = defaultdict(set)
     for entry in RELEASES:
         for adapter, row in recorded[name_of(entry)].items():
-            for law in row.get("broken", []):
+            for law in (*row.get("broken", []), *row.get("declared", [])):
                 bug = known_bug(entry, adapter, law)
                 if bug is not None:
-                    met[bug["what"]] += [_plain(name_of(entry))]
-                    laws[bug["what"]] |= {law.partition("/")[0]}
+                    met[bug] += [_plain(name_of(entry))]
+                    laws[bug] |= {law.partition("/")[0]}
     for bug in KNOWN:
-        if bug["what"] in met:
+        if bug in met:
             cells = (
-                bug["what"],
-                f"{bug['target']} {bug['before']}",
-                ", ".join(bug["adapters"]),
-                ", ".join(sorted(laws[bug["what"]])),
-                ", ".join(dict.fromkeys(met[bug["what"]])),
+                bug.what,
+                f"{bug.target} {bug.before}",
+                ", ".join(bug.adapters),
+                ", ".join(sorted(laws[bug])),
+                ", ".join(dict.fromkeys(met[bug])),
             )
             yield f"| {' | '.join(cells)} |"
 

@@ -17,6 +17,8 @@ from tests.peers.wild.releases import (
 )
 from tests.peers.wild.releases_table import drawn
 
+from seatrial.targets.common.fixed_bugs import FixedBug
+
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 CURRENT = {entry["target"]: entry for entry in RELEASES}
 """The last release of each target."""
@@ -69,14 +71,14 @@ def test_current_releases_break_what_their_adapters_declare_and_nothing_else(ent
     assert unknown(entry, found) == []
 
 
-@pytest.mark.parametrize("bug", KNOWN, ids=[bug["what"] for bug in KNOWN])
-def test_every_known_bug_is_met_somewhere(bug: dict) -> None:  # type: ignore[type-arg]
+@pytest.mark.parametrize("bug", KNOWN, ids=[bug.what for bug in KNOWN])
+def test_every_known_bug_is_met_somewhere(bug: FixedBug) -> None:
     """One that no release shows explains nothing."""
     met = [
         known_bug(entry, adapter, law)
         for entry in RELEASES
         for adapter, row in RECORDED[name_of(entry)].items()
-        for law in row.get("broken", [])
+        for law in (*row.get("broken", []), *row.get("declared", []))
     ]
     assert bug in met
 
@@ -84,8 +86,8 @@ def test_every_known_bug_is_met_somewhere(bug: dict) -> None:  # type: ignore[ty
 def test_a_law_that_no_one_explains_is_named() -> None:
     """Broken, or holding against a declaration (but for drawn calls); what a release mends excuses nothing in it."""
     bug = KNOWN[0]
-    entry = next(one for one in reversed(RELEASES) if one["target"] == bug["target"])
-    adapter, law = bug["adapters"][0], bug["laws"][0]
+    entry = next(one for one in reversed(RELEASES) if one["target"] == bug.target)
+    adapter, law = bug.adapters[0], bug.laws[0]
     found = {
         adapter: {"held": 3, "declared": [], "broken": [law], "mended": [], "blocked": []},
         "other": {
@@ -102,9 +104,9 @@ def test_a_law_that_no_one_explains_is_named() -> None:
 def test_a_part_that_no_one_explains_is_named() -> None:
     """Also next to a part of the same law that a known bug explains; a bug of a whole law explains all its parts."""
     law = "R22.whole/scalars, two micro-batches a step"
-    bug = next(bug for bug in KNOWN if f"{law}::num_tokens" in bug["laws"])
+    bug = next(bug for bug in KNOWN if f"{law}::num_tokens" in bug.laws)
     entry = next(one for one in RELEASES if name_of(one) == "trl==0.16.1")
-    adapter = bug["adapters"][0]
+    adapter = bug.adapters[0]
     whole = {adapter: {"broken": [f"{law}::num_tokens", f"{law}::kl"]}}
     assert unknown(entry, whole) == [f"{adapter}: {law}::kl"]
     assert (

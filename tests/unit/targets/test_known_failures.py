@@ -4,6 +4,8 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +14,7 @@ import pytest
 from seatrial.relations.expected import OF_PARTS, check_expected_failures
 from seatrial.relations.registry import all_relations
 from seatrial.targets import PEERS
+from seatrial.targets.common.fixed_bugs import FixedBug, all_fixed_bugs
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.target import release
 from seatrial.targets.peft.configurations import FINDING as OF_ADAPTERS
@@ -55,6 +58,7 @@ def findings() -> Iterator[tuple[str, str]]:
         yield f"heads of {', '.join(known.families)}", known.finding
     for finding in (OF_MODELS, DOCUMENTED, OF_ADAPTERS):
         yield "classes of options", finding
+    yield "fixed_bugs.toml", "PEFT: adapters in earlier releases"
 
 
 def scripts() -> dict[str, list[str]]:
@@ -181,6 +185,7 @@ def _is_of(known: KnownFailure, adapter: type) -> bool:
 def test_no_adapter_knows_the_bug_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws that find the bugs of the shown pairs are not declared of their releases."""
     found = dict(adapters())
+    laws_of_all = [relation.key(law) for relation in all_relations() for law in relation.laws]
     for pair in tomllib.loads(PAIRS.read_text(encoding="utf-8"))["pair"]:
         installed = dict(re.findall(r"^(.+?)(?:==|-)([\d.]+)$", one)[0] for one in pair["buggy"])
         monkeypatch.setattr("seatrial.targets.common.known.release", installed.__getitem__)
@@ -192,3 +197,62 @@ def test_no_adapter_knows_the_bug_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> 
             if laws & {law.partition(OF_PARTS)[0] for law in one.laws}
         ]
         assert not [one.reason for one in declared if _is_of(one, adapter)], pair["name"]
+        excused = [
+            bug.what
+            for bug in all_fixed_bugs()
+            if bug.is_of(pair["target"], pair["adapter"])
+            and pair["adapter"] not in bug.shown
+            and before(bug.target, bug.before)(None)
+            and pair["law"] in {key.partition(OF_PARTS)[0] for key in bug.keys(laws_of_all)}
+        ]
+        assert not excused, pair["name"]
+
+
+def test_fixed_bugs_are_of_laws_and_adapters_that_exist() -> None:
+    """Each pattern matches a law of its adapters' names, and those adapters say what they expect."""
+    found = dict(adapters())
+    laws = [relation.key(law) for relation in all_relations() for law in relation.laws]
+    for bug in all_fixed_bugs():
+        for name in bug.adapters:
+            own = [one for key, one in found.items() if fnmatchcase(key, f"{bug.target} {name}")]
+            assert own, (bug.what, name)
+            assert name == "*" or all(issubclass(one, KnowsFailures) for one in own), (bug.what, name)
+        for law in bug.laws:
+            assert replace(bug, laws=(law,)).keys(laws), (bug.what, law)
+        assert all(bug.is_of(bug.target, name) for name in bug.shown)
+
+
+def test_a_fixed_bug_is_expected_of_earlier_releases_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where a pair of releases shows it, it only explains what fails."""
+    bug = FixedBug(what="x was y", target="packaging", adapters=("a*",), laws=("R1.loss/*",), before="1000")
+
+    class Adapter(KnowsFailures):
+        excused_bugs = (bug,)
+        shown_bugs = (bug,)
+
+    laws = {
+        relation.key(law) for relation in all_relations() if relation.id == "R1.loss" for law in relation.laws
+    }
+    assert laws
+    adapter = Adapter()
+    assert (
+        adapter.expected_failures
+        == adapter.known_bugs
+        == dict.fromkeys(laws, "x was y, fixed in packaging 1000")
+    )
+    monkeypatch.setattr("seatrial.targets.common.known.release", lambda package: "1000")
+    later = Adapter()
+    assert later.expected_failures == later.known_bugs == {}
+
+
+def test_a_law_of_a_fixed_bug_keeps_its_parts() -> None:
+    """A pattern of parts stands for these alone; a whole law stands for all of its parts."""
+    bug = FixedBug(what="x", target="trl", adapters=("a",), laws=("R22.whole/s*::kl", "R1.a/b"), before="1")
+    assert bug.keys(["R22.whole/scalars", "R22.whole/loss", "R1.a/b"]) == ["R22.whole/scalars::kl", "R1.a/b"]
+    assert [
+        bug.breaks(law) for law in ("R22.whole/scalars::kl", "R22.whole/scalars::reward", "R1.a/b::x")
+    ] == [
+        True,
+        False,
+        True,
+    ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 from packaging.version import InvalidVersion, Version
 
+from seatrial.relations.registry import all_relations
+from seatrial.targets.common.fixed_bugs import FixedBug
 from seatrial.targets.common.target import release
 
 Releases = Callable[[Any], bool]
@@ -87,12 +89,27 @@ class KnowsFailures:
     """An adapter that knows what its stack breaks."""
 
     known_failures: ClassVar[Sequence[KnownFailure]] = ()
+    excused_bugs: Sequence[FixedBug] = ()
+    """Of earlier releases: an adapter that a target made is expected to see them there."""
+    shown_bugs: Sequence[FixedBug] = ()
+    """Of earlier releases: its laws fail there all the same."""
     failures_may_hold = True
     """A release or commit that fixes one has nothing wrong; the record of releases shows which entries are over."""
 
     @cached_property
     def expected_failures(self) -> Mapping[str, str]:
         """The reasons of those that the installed release breaks; see `seatrial.relations.expected`."""
-        return {
-            law: str(known) for known in self.known_failures if known.releases(self) for law in known.laws
-        }
+        own = {law: str(known) for known in self.known_failures if known.releases(self) for law in known.laws}
+        return {**_laws_of(self.excused_bugs), **own}
+
+    @cached_property
+    def known_bugs(self) -> Mapping[str, str]:
+        """What explains laws that fail all the same; see `seatrial.relations.expected`."""
+        return _laws_of(self.shown_bugs)
+
+
+def _laws_of(bugs: Iterable[FixedBug]) -> dict[str, str]:
+    """Return what bugs of the installed release break, with the bug."""
+    present = [bug for bug in bugs if before(bug.target, bug.before)(None)]
+    laws = [relation.key(law) for relation in all_relations() for law in relation.laws] if present else []
+    return {key: str(bug) for bug in present for key in bug.keys(laws)}

@@ -15,6 +15,7 @@ from typing import Any
 from seatrial.errors import BlockedError, UsageError
 from seatrial.relations.raised import error_line, place_of
 from seatrial.targets.base import Job, JobRequest, TrainingJob
+from seatrial.targets.common.fixed_bugs import all_fixed_bugs
 from seatrial.targets.common.rank_worker import adapter_package
 from seatrial.targets.common.source_trees import add_metadata
 
@@ -127,6 +128,11 @@ class ComponentsTarget(ABC):
         """Return an adapter of each kind; one that the installed release has no component for says so."""
         self.preflight()
         made = available(self.adapters(), f"{self.name} {release(self.packages[0])}")
+        for name, adapter in made.items():
+            bugs = [bug for bug in all_fixed_bugs() if bug.is_of(self.name, name)]
+            if bugs and not isinstance(adapter, Unavailable):
+                adapter.excused_bugs = [bug for bug in bugs if name not in bug.shown]
+                adapter.shown_bugs = [bug for bug in bugs if name in bug.shown]
         rest = {name: Unavailable(reason, uncovered=True) for name, reason in self.uncovered().items()}
         return {**made, **rest}
 

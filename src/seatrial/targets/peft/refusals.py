@@ -12,7 +12,6 @@ import torch
 from seatrial.relations.contracts.refusals import Trial
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.peft.bases import base
-from seatrial.targets.peft.former import former
 
 INVOKED = 5
 """The id that invokes an activated adapter."""
@@ -38,7 +37,6 @@ class PeftRefusals(KnowsFailures):
     """Layers that no name matches, in first and second adapters, and two variants of LoRA at once."""
 
     thorough = True
-    known_failures = former("refusals")
 
     def trials(self) -> Sequence[Trial]:
         return [*_unmatched(), *_paired()]

@@ -9,7 +9,6 @@ from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.peft import known as known_failures
 from seatrial.targets.peft import known_merges, known_moves
 from seatrial.targets.peft.families import ADAPTERS as FAMILIES
-from seatrial.targets.peft.former import former
 from seatrial.targets.peft.kinds import PeftAdapters, adapter_of
 from seatrial.targets.peft.layers import LAYERS
 from seatrial.targets.peft.lora import ATTENTION, LINEAR, MANY, TRANSPOSED, lora
@@ -371,6 +370,3 @@ ADAPTERS: dict[str, type[Any]] = {
     "lora-plus": LoraPlus,
     **FAMILIES,
 }
-for _name, _adapter in ADAPTERS.items():
-    if hasattr(_adapter, "kind"):
-        _adapter.known_failures = (*_adapter.known_failures, *former(_name))

@@ -17,6 +17,7 @@ from seatrial.relations.contracts.families import ModelForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.relations.records import StepResult
+from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone
 from seatrial.targets.common.tiny import WEIGHT_SCALE
 from seatrial.targets.common.trainers import temporary_folder
@@ -116,7 +117,7 @@ def _draw(name: str, value: Tensor) -> None:
         value.add_(NOISE * drawn)
 
 
-class FamilyOptions:
+class FamilyOptions(KnowsFailures):
     """A family's options; see `contracts.ModelOptions`."""
 
     vocab_size = CausalFamily.vocab_size

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from seatrial.relations.contracts.packs import Segment
+from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 
 LONGEST = 1000
 """Tokens of a row at most: an id gives its row and its place."""
 
 
-class BestFit:
+class BestFit(KnowsFailures):
     """`pack_dataset` by best fit, which cuts a row that no pack holds."""
 
     rows_beyond_the_width: Literal["refused", "cut", "split"] = "cut"
@@ -29,6 +30,8 @@ class BestFit:
         self.pack: Any = find_name("trl", ["trl.data_utils:pack_dataset"])
         if f'"{self.strategy}"' not in inspect.getsource(inspect.getmodule(self.pack) or self.pack):
             raise Gone(f"trl {release('trl')} has no strategy {self.strategy} of pack_dataset")
+        if "it is split into multiple samples" in (inspect.getdoc(self.pack) or ""):  # 0.27 and 0.28
+            self.rows_beyond_the_width = "split"
 
     def plan_packs(self, lengths: Sequence[int], width: int) -> Sequence[Sequence[Segment]]:
         from datasets import Dataset

@@ -11,13 +11,14 @@ from torch import Tensor
 from seatrial.relations.cases.examples import Example, ObjectiveSpec
 from seatrial.relations.facts import StackFacts
 from seatrial.relations.records import StepResult
+from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_scorer
 from seatrial.targets.common.trainers import batch_options, configuration, step_of_rows
 from seatrial.targets.trl.named import sources
 from seatrial.targets.trl.preferences import LONG, find_trainer, given_tokenizer
 
 
-class Reward(TinyCausalModel):
+class Reward(KnowsFailures, TinyCausalModel):
     """`RewardTrainer` at its defaults, on texts that spell their end token."""
 
     facts = StackFacts(micro_batch_sizes="equal")

@@ -172,7 +172,7 @@ def prompts_of(args: Sequence[Any], given: Mapping[str, Any]) -> Tensor:
     return prompts
 
 
-class GRPOSampling(TinyCausalModel):
+class GRPOSampling(KnowsFailures, TinyCausalModel):
     """`GRPOTrainer`'s rollouts at its defaults."""
 
     num_rows = 16

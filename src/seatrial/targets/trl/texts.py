@@ -11,12 +11,13 @@ import torch
 
 from seatrial.relations.cases.examples import Example
 from seatrial.relations.facts import StackFacts
+from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import TinyCausalModel
 from seatrial.targets.common.trainers import target_rows
 
 
-class ChatML(TinyCausalModel):
+class ChatML(KnowsFailures, TinyCausalModel):
     """`DataCollatorForChatML`; see `contracts.Tokenizer`."""
 
     facts = StackFacts(trains="last")
@@ -44,7 +45,7 @@ class ChatML(TinyCausalModel):
         return row
 
 
-class GKD(TinyCausalModel):
+class GKD(KnowsFailures, TinyCausalModel):
     """`GKDTrainer`'s batch of sampled completions, with a tokenizer whose pad token is its end token."""
 
     pad_is_end = True

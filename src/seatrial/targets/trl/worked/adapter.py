@@ -43,7 +43,7 @@ USED = (
 """Public names without a row, which others' results are made with."""
 
 
-class Worked:
+class Worked(KnowsFailures):
     """Small functions of TRL, its scripts and its callbacks on worked examples; see `contracts.worked`."""
 
     worked_subjects = frozenset(row.subject for row in ROWS)
