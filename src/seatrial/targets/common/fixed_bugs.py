@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 TABLE = Path(__file__).parents[1] / "fixed_bugs.toml"
 
@@ -54,7 +55,7 @@ class FixedBug:
 @cache
 def all_fixed_bugs() -> tuple[FixedBug, ...]:
     """Return the bugs of the table."""
-    rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))["bug"]
+    rows: list[dict[str, Any]] = tomllib.loads(TABLE.read_text(encoding="utf-8"))["bug"]
     return tuple(
         FixedBug(**{name: tuple(one) if isinstance(one, list) else one for name, one in row.items()})
         for row in rows
