@@ -43,6 +43,14 @@ LAYOUTS: Sequence[Mapping[str, Any]] = (
     {"packing": True, "max_length": 64},
     {"padding_free": True, "max_length": None},
 )
+CHECKPOINTS: Sequence[Mapping[str, Any]] = (
+    {"gradient_checkpointing": True},
+    {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+)
+SELECTIVE: Sequence[Mapping[str, Any]] = (
+    {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"selective": True}},
+)
+"""Ways to compute activations again."""
 TRAINERS = ("SFT", "DPO", "KTO", "Reward", "CPO", "ORPO", "GRPO", "RLOO")
 
 
@@ -205,9 +213,13 @@ def _weights_after(name: str, options: Mapping[str, Any], arguments: Mapping[str
     return torch.cat([value.detach().flatten().double() for value in trainer.model.parameters()])
 
 
-def _neutral(name: str, options: Mapping[str, Any], _: Any) -> bool:
-    """Return whether a run is the same with options that change no result."""
-    return _equal(_weights_after(name, {}, {}), _weights_after(name, options, {}))
+def _neutral(name: str, options: Mapping[str, Any], adapts: bool, _: Any) -> bool:
+    """Return whether a run is the same with options that change no result, of the model or of new adapters."""
+
+    def adapters() -> dict[str, Any]:
+        return {**_without_reference(name), "peft_config": _configuration(name)} if adapts else {}
+
+    return _equal(_weights_after(name, {}, adapters()), _weights_after(name, options, adapters()))
 
 
 def _rows_of(name: str) -> Iterator[Row]:
@@ -230,7 +242,14 @@ def _rows_of(name: str) -> Iterator[Row]:
         {"gradient_checkpointing": True},
         {"dataset_num_proc": 1},
     ):
-        yield row("steps", f"{options}", partial(_neutral, name, options), True)
+        yield row("steps", f"{options}", partial(_neutral, name, options, False), True)
+    if "peft_config" in takes:
+        for options in CHECKPOINTS:
+            call = partial(_neutral, name, options, True)
+            yield row("steps", f"{options}, adapters", call, True)
+    if name == "SFT":
+        for options in SELECTIVE:
+            yield row("steps", f"{options}", partial(_neutral, name, options, False), True)
     if name == "Reward":
         yield row("edges", "a model of two labels", _two_labels, "refused", since="0.29")
     if name == "SFT":
