@@ -43,6 +43,12 @@ LAYOUTS: Sequence[Mapping[str, Any]] = (
     {"packing": True, "max_length": 64},
     {"padding_free": True, "max_length": None},
 )
+SAME: Sequence[Mapping[str, Any]] = (
+    {"activation_offloading": True},
+    {"gradient_checkpointing": True},
+    {"dataset_num_proc": 1},
+)
+"""Options that change no result."""
 CHECKPOINTS: Sequence[Mapping[str, Any]] = (
     {"gradient_checkpointing": True},
     {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
@@ -237,19 +243,10 @@ def _rows_of(name: str) -> Iterator[Row]:
             since="0.29",  # earlier ones merge the first one
         )
     yield row("models", "two adapters, the second active", partial(_second_adapter, name))
-    for options in (
-        {"activation_offloading": True},
-        {"gradient_checkpointing": True},
-        {"dataset_num_proc": 1},
-    ):
-        yield row("steps", f"{options}", partial(_neutral, name, options, False), True)
-    if "peft_config" in takes:
-        for options in CHECKPOINTS:
-            call = partial(_neutral, name, options, True)
-            yield row("steps", f"{options}, adapters", call, True)
-    if name == "SFT":
-        for options in SELECTIVE:
-            yield row("steps", f"{options}", partial(_neutral, name, options, False), True)
+    for same in (*SAME, *(SELECTIVE if name == "SFT" else ())):
+        yield row("steps", f"{same}", partial(_neutral, name, same, False), True)
+    for same in CHECKPOINTS if "peft_config" in takes else ():
+        yield row("steps", f"{same}, adapters", partial(_neutral, name, same, True), True)
     if name == "Reward":
         yield row("edges", "a model of two labels", _two_labels, "refused", since="0.29")
     if name == "SFT":

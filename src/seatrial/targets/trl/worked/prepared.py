@@ -91,14 +91,15 @@ def _two_references(name: str, _: Any) -> bool:
     """Return whether another reference gives other values for a data set whose first ones were computed."""
     from datasets import Dataset
 
-    rows, found = Dataset.from_list(_rows(name)), []
+    rows = Dataset.from_list(_rows(name))
+    found: list[float] = []
     for seed in (1, 2, 1):
         model = tiny_model(tiny_tokenizer(), seed)
         options = {"precompute_ref_log_probs": True}
         trainer = made_trainer(name, rows, options, arguments={"ref_model": model})
         trainer.train()
         found.append(trainer.state.log_history[0]["loss"])
-    return found[0] == found[2] != found[1]
+    return bool(found[0] == found[2] != found[1])
 
 
 def _padded(name: str, options: Mapping[str, Any], without: bool, _: Any) -> dict[str, Any]:
@@ -333,7 +334,7 @@ def _rows_of(name: str) -> Iterator[Row]:
             "1.16",
         )
     if takes(name, "eos_token"):
-        right = {"tokenizer": True, "model": True}
+        right: dict[str, Any] = {"tokenizer": True, "model": True}
         right |= {"generation": True, "the model's own end": True} if name != "Reward" else {}
         yield row("models", "an end by an option", partial(_ended, name), right, "1.16")
     twice = 2 if has_reference else 1
@@ -342,7 +343,7 @@ def _rows_of(name: str) -> Iterator[Row]:
         "models", f"a folder, {HALF}", partial(_loaded, name, HALF), [["bfloat16", "eager"]] * twice, "1.0"
     )
     if name == "Reward":
-        yield row("models", "a folder of a language model", _one_score, 1)
+        yield row("models", "a folder of a language model", _one_score, 1, "1.0")
     if takes(name, "chat_template_path"):
         right = {"template": True, "end": [NEW, True], "the new token trains": True}
         for adapted in (False, True):

@@ -35,7 +35,9 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'a' }}{% endif %}"
 )
 """Begins with the first token of texts, the names of tools and the option `mark`."""
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("f", "gg")]
+TOOLS: Sequence[Mapping[str, Any]] = [
+    {"type": "function", "function": {"name": name, "parameters": {}}} for name in ("f", "gg")
+]
 KWARGS = {"mark": "M"}
 
 
@@ -239,6 +241,8 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ("DPO", "pairs without a prompt"): "0",
 }
 """The same by form, of tokenizers without a first token."""
+EXTRACTS: Mapping[str, Sequence[str]] = dict.fromkeys(("DPO", "KTO"), ("extract_prompt",))
+"""Words of the code of trainers that tell a prompt from its answer."""
 LIMITED = "1.9"
 """The first release that leaves out rows of which truncation leaves no answer."""
 SOME, OTHERS = (True, False, True, False), (False, False, True, True)
@@ -281,21 +285,16 @@ def _forms(name: str) -> Iterator[Form]:
         what = f"texts of which some are longer than {limit.length}, {limit.keep}"
         yield Form(what, partial(_plain, ends={}), limit=limit)
     if name == "SFT":
-        for column in ("messages", "conversations"):
-            yield Form(f"whole conversations in `{column}`", partial(_messages, column=column))
+        for one in ("messages", "conversations"):
+            yield Form(f"whole conversations in `{one}`", partial(_messages, column=one))
         yield Form("whole texts of which some end", partial(_whole, column="text", ends=SOME))
-        words = {"dataset_text_field": "words"}
-        yield Form(
-            "whole texts in a column of another name", partial(_whole, column="words", ends=SOME), (), words
-        )
+        column, call = {"dataset_text_field": "words"}, partial(_whole, column="words", ends=SOME)
+        yield Form("whole texts in a column of another name", call, options=column)
     if name in ("DPO", "Reward", "KTO"):
-        words = ("extract_prompt",) if name != "Reward" else ()
-        yield Form("pairs without a prompt", _joined, words, WIDE)
+        yield Form("pairs without a prompt", _joined, EXTRACTS.get(name, ()), WIDE)
     if name in ("DPO", "Reward"):
         joined = partial(_turns, given={}, shown={}, joins=True)
-        yield Form(
-            "pairs of conversations without a prompt", joined, ("extract_prompt",) if name == "DPO" else ()
-        )
+        yield Form("pairs of conversations without a prompt", joined, EXTRACTS.get(name, ()))
     if name == "KTO":
         yield Form("pairs", _pairs, ("unpair_preference_dataset",), WIDE)
 
