@@ -15,7 +15,7 @@ from seatrial.targets.common.tiny import END, tiny_model, tiny_scorer, tiny_toke
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.trl.named import code_has, parameters_of
 from seatrial.targets.trl.preferences import find_trainer
-from seatrial.targets.trl.worked.given import _adapted, _configuration
+from seatrial.targets.trl.worked.given import adapted_model, lora_options
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
 from seatrial.targets.trl.worked.rows import Row
 from seatrial.targets.trl.worked.seen import made_trainer, or_refused, takes
@@ -48,8 +48,8 @@ def _rows(name: str) -> list[dict[str, Any]]:
 def _adapters(name: str, kind: str) -> dict[str, Any]:
     """Return the model and the options of its adapter."""
     if kind == "an adapter that is given":
-        return {"model": _adapted(name)}
-    return {"peft_config": _configuration(name)} if kind == "an adapter" else {}
+        return {"model": adapted_model(name)}
+    return {"peft_config": lora_options(name)} if kind == "an adapter" else {}
 
 
 ADAPTERS = ("no adapter", "an adapter", "an adapter that is given")
@@ -174,7 +174,7 @@ def _one_score(_: Any) -> int:
 
 def _first_loss(name: str, kind: str, seed: int) -> float:
     """Return the loss of the first step with a reference that is given; a new adapter computes what its model does."""
-    adapters = {"peft_config": _configuration(name, init_lora_weights=True)} if kind == ADAPTERS[1] else {}
+    adapters = {"peft_config": lora_options(name, init_lora_weights=True)} if kind == ADAPTERS[1] else {}
     arguments = {"ref_model": tiny_model(tiny_tokenizer(), seed), **adapters}
     trainer = made_trainer(name, _rows(name), {}, arguments=arguments)
     trainer.train()
@@ -219,7 +219,7 @@ def _cloned(name: str, adapted: bool, _: Any) -> dict[str, Any]:
         for row in _rows(name)
     ]
     head = "score" if name == "Reward" else "lm_head"
-    adapters = {"peft_config": _configuration(name, modules_to_save=[head])} if adapted else {}
+    adapters = {"peft_config": lora_options(name, modules_to_save=[head])} if adapted else {}
     options = {"chat_template_path": folder, "learning_rate": 0.1}
     trainer = made_trainer(name, rows, options, arguments=adapters)
     own, model = trainer.processing_class, trainer.model
