@@ -242,7 +242,7 @@ EARLIER: Mapping[tuple[str, str], str] = {
 }
 """The same by form, of tokenizers without a first token."""
 EXTRACTS: Mapping[str, Sequence[str]] = dict.fromkeys(("DPO", "KTO"), ("extract_prompt",))
-"""Words of the code of trainers that tell a prompt from its answer."""
+"""Words of the code of trainers that take the prompt out of pairs."""
 LIMITED = "1.9"
 """The first release that leaves out rows of which truncation leaves no answer."""
 SOME, OTHERS = (True, False, True, False), (False, False, True, True)
