@@ -117,6 +117,20 @@ FAULTS = [
         "replace(trl.trainer.utils, 'hash_module', lambda f: lambda module: 'same')",
     ),
     (
+        "worked", "R34.worked", "batches",
+        "replace(trl.data_utils, 'pack_dataset', lambda f: lambda data, n, how='', map_kwargs=None: f(data, n, how))",
+    ),
+    (
+        "shown-dpo", "R34.worked", "texts",
+        "import trl.trainer.dpo_trainer as own\nreplace(own, '_tokenize', lambda f: "
+        "lambda tokenizer, text, tools=None, **k: f(tokenizer, text, **k))",
+    ),
+    (
+        "prepared-kto", "R34.worked", "validations",
+        "import trl.trainer.kto_trainer as own\nreplace(own.KTOTrainer, 'compute_ref_log_probs', lambda f: "
+        "lambda self, model, rows: tuple(one.roll(1) if one is not None else one for one in f(self, model, rows)))",
+    ),
+    (
         "utilities", "R31.templates", "choice of a template",
         "import trl.chat_template_utils as own\n"
         "own.qwen3_vl_training_chat_template = own.qwen2_5_vl_training_chat_template",

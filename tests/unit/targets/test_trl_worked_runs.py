@@ -1,9 +1,10 @@
 """What worked runs of TRL's trainers judge: rows under limits, weights of BEMA, words of a command line."""
 
+import jinja2
 import pytest
 import torch
 
-from seatrial.targets.trl.worked import callbacks, launched, limits
+from seatrial.targets.trl.worked import callbacks, launched, limits, shown
 from seatrial.targets.trl.worked.adapter import FAILURES, OF_TRAINERS
 from seatrial.targets.trl.worked.seen import Seen
 
@@ -77,3 +78,30 @@ def test_runs_that_differ_are_told_apart() -> None:
 def test_failures_are_of_adapters_that_exist() -> None:
     """A renamed adapter takes its failures with it."""
     assert FAILURES.keys() <= OF_TRAINERS.keys()
+
+
+def test_what_is_due_of_rows_is_cut_as_a_whole() -> None:
+    """A prompt of two letters and an answer of three, with a first token; a prompt that fills the row is not there."""
+    texts = [shown.Text("ab", "CDE"), shown.Text("abcd", "E")]
+    (one,) = shown._due("DPO", texts, True, shown.Limit(5))
+    assert len(one.ids) == 5
+    assert one.trained == one.ids[3:]
+    ends = shown._due("DPO", texts, True, shown.Limit(3, "keep_end"))
+    assert sorted(len(one.trained) for one in ends) == [1, 2]
+    assert all(one.ids[-len(one.trained) :] == one.trained for one in ends)
+
+
+def test_pairs_that_are_too_long_are_not_due_for_scores() -> None:
+    """Both of their answers are left out, and of the others the last token counts."""
+    texts = [shown.Text("a", "B"), shown.Text("a", "BCD"), shown.Text("a", "C"), shown.Text("a", "D")]
+    found = shown._due("Reward", texts, False, shown.Limit(3))
+    assert [len(one.ids) for one in found] == [2, 2]
+    assert all(one.trained == one.ids[-1:] for one in found)
+
+
+def test_written_turns_are_those_of_the_template() -> None:
+    """The texts that are due are worked out without the template."""
+    turns = [{"role": "user", "content": "u"}]
+    given = {"tools": shown.TOOLS, "mark": "M", "bos_token": "", "add_generation_prompt": True}
+    text = jinja2.Template(shown.TEMPLATE).render(messages=turns, **given)
+    assert text == shown._written(turns, True, tools=True, mark="M")

@@ -22,9 +22,12 @@ from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.models import MODEL_ROWS
 from seatrial.targets.trl.worked.passed import PASSED
+from seatrial.targets.trl.worked.prepared import PREPARED
 from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
+from seatrial.targets.trl.worked.sets import SET_ROWS
+from seatrial.targets.trl.worked.shown import SHOWN
 
 ROWS: Sequence[Row] = (
     *DATA_ROWS,
@@ -35,6 +38,7 @@ ROWS: Sequence[Row] = (
     *SCRIPT_ROWS,
     *REFUSED_ROWS,
     *DISTILLED_ROWS,
+    *SET_ROWS,
 )
 USED = (
     "make_parser", "ScriptArguments", "GRPOScriptArguments", "RLOOScriptArguments", "DatasetConfig", "ModelConfig",
@@ -62,6 +66,8 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **PASSED,
     **CALLBACKS,
     **EVALUATED,
+    **SHOWN,
+    **PREPARED,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {

@@ -77,7 +77,43 @@ def _byte_row(name: str, call: Callable[..., Any], right: Any) -> Row:
     return Row("texts", f"{EXPERIMENTAL}:encode_with_byte_offsets", name, call, right)
 
 
+def _ending(before: str, within: str, after: str) -> Callable[..., Any]:
+    """Return whether the end of a turn trains: what is written before, within and after the part that trains."""
+    template = (
+        "{% for message in messages %}{% if message['role'] == 'assistant' %}"
+        f"{before}{{% generation %}}{within}{{% endgeneration %}}{after}"
+        "{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
+    )
+
+    def trains(check: Callable[..., Any]) -> Any:
+        tokenizer = tiny_tokenizer()
+        tokenizer.chat_template = template
+        return check(tokenizer)
+
+    return trains
+
+
+CONTENT, OPENING, CLOSING = "{{ message['content'] }}", "<|im_start|>", "<|im_end|>"
+ENDINGS: Mapping[str, tuple[tuple[str, str, str], bool]] = {
+    "its end and a blank": (("", f"{CONTENT}{CLOSING} ", ""), True),
+    "its end and a new line": (("", CONTENT + CLOSING + "{{ '\\n' }}", ""), True),
+    "its opening token, without its end": (("", OPENING + CONTENT, CLOSING), False),
+    "its opening token and its end": (("", OPENING + CONTENT + CLOSING, ""), True),
+    "text after its end": (("", CONTENT + CLOSING + "x", ""), False),
+}
+"""Parts of an assistant's turn that train, and whether its end does."""
+
 CONVERSATION_ROWS: Sequence[Row] = (
+    *(
+        Row(
+            "chats",
+            "trl.chat_template_utils:is_chat_template_stop_token_trained",
+            f"a turn that trains on {what}",
+            _ending(*parts),
+            right,
+        )
+        for what, (parts, right) in ENDINGS.items()
+    ),
     *(
         Row(
             "chats",

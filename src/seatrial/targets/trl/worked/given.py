@@ -43,6 +43,20 @@ LAYOUTS: Sequence[Mapping[str, Any]] = (
     {"packing": True, "max_length": 64},
     {"padding_free": True, "max_length": None},
 )
+SAME: Sequence[Mapping[str, Any]] = (
+    {"activation_offloading": True},
+    {"gradient_checkpointing": True},
+    {"dataset_num_proc": 1},
+)
+"""Options that change no result."""
+CHECKPOINTS: Sequence[Mapping[str, Any]] = (
+    {"gradient_checkpointing": True},
+    {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+)
+SELECTIVE: Sequence[Mapping[str, Any]] = (
+    {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"selective": True}},
+)
+"""Ways to compute activations again."""
 TRAINERS = ("SFT", "DPO", "KTO", "Reward", "CPO", "ORPO", "GRPO", "RLOO")
 
 
@@ -50,7 +64,8 @@ def _base(name: str) -> Any:
     return tiny_scorer(0) if name == "Reward" else tiny_model(tiny_tokenizer(), 0)
 
 
-def _configuration(name: str, **options: Any) -> Any:
+def lora_options(name: str, **options: Any) -> Any:
+    """Return the configuration of an adapter of a trainer's model, which changes what the model computes."""
     from peft import LoraConfig
 
     task = "SEQ_CLS" if name == "Reward" else "CAUSAL_LM"
@@ -58,11 +73,12 @@ def _configuration(name: str, **options: Any) -> Any:
     return LoraConfig(**given)
 
 
-def _adapted(name: str, **options: Any) -> Any:
+def adapted_model(name: str, **options: Any) -> Any:
+    """Return a trainer's model with an adapter."""
     from peft import get_peft_model
 
     torch.manual_seed(3)
-    return get_peft_model(_base(name), _configuration(name, **options))
+    return get_peft_model(_base(name), lora_options(name, **options))
 
 
 def _computed(model: Any) -> Tensor:
@@ -97,7 +113,7 @@ def _trained(name: str, options: Mapping[str, Any], arguments: Mapping[str, Any]
 
 def _given_adapter(name: str, more: Callable[[], Mapping[str, Any]], _: Any) -> list[str]:
     """Return what is wrong with a run of a model that has an adapter, before and after it."""
-    model = _adapted(name)
+    model = adapted_model(name)
     due = _computed(model)
     trainer = _trained(name, {"learning_rate": 0.1}, {"model": model, **_without_reference(name), **more()})
     wrong = [] if _equal(_computed(trainer.model), due) else ["another model is trained than the given one"]
@@ -117,8 +133,8 @@ def _without_reference(name: str) -> dict[str, Any]:
 
 def _second_adapter(name: str, _: Any) -> list[str]:
     """Return what a run changes in a model with two adapters, of which the second is active."""
-    model = _adapted(name)
-    model.add_adapter("second", _configuration(name, r=3))
+    model = adapted_model(name)
+    model.add_adapter("second", lora_options(name, r=3))
     model.set_adapter("second")
     before = {key: value.detach().clone() for key, value in model.named_parameters()}
     trainer = _trained(name, {"learning_rate": 0.1}, {"model": model, **_without_reference(name)})
@@ -205,9 +221,13 @@ def _weights_after(name: str, options: Mapping[str, Any], arguments: Mapping[str
     return torch.cat([value.detach().flatten().double() for value in trainer.model.parameters()])
 
 
-def _neutral(name: str, options: Mapping[str, Any], _: Any) -> bool:
-    """Return whether a run is the same with options that change no result."""
-    return _equal(_weights_after(name, {}, {}), _weights_after(name, options, {}))
+def _neutral(name: str, options: Mapping[str, Any], adapts: bool, _: Any) -> bool:
+    """Return whether a run is the same with options that change no result, of the model or of new adapters."""
+
+    def adapters() -> dict[str, Any]:
+        return {**_without_reference(name), "peft_config": lora_options(name)} if adapts else {}
+
+    return _equal(_weights_after(name, {}, adapters()), _weights_after(name, options, adapters()))
 
 
 def _rows_of(name: str) -> Iterator[Row]:
@@ -215,7 +235,7 @@ def _rows_of(name: str) -> Iterator[Row]:
         return Row(subject, places(name), what, or_refused(call), [] if right == () else right, since)
 
     takes = parameters_of(find_trainer(name)[0])
-    both = {"peft_config": _configuration(name, target_modules=["v_proj"])}
+    both = {"peft_config": lora_options(name, target_modules=["v_proj"])}
     yield row("models", "an adapter that is given", partial(_given_adapter, name, dict))
     if "peft_config" in takes:
         yield row(
@@ -225,12 +245,10 @@ def _rows_of(name: str) -> Iterator[Row]:
             since="0.29",  # earlier ones merge the first one
         )
     yield row("models", "two adapters, the second active", partial(_second_adapter, name))
-    for options in (
-        {"activation_offloading": True},
-        {"gradient_checkpointing": True},
-        {"dataset_num_proc": 1},
-    ):
-        yield row("steps", f"{options}", partial(_neutral, name, options), True)
+    for same in (*SAME, *(SELECTIVE if name == "SFT" else ())):
+        yield row("steps", f"{same}", partial(_neutral, name, same, False), True)
+    for same in CHECKPOINTS if "peft_config" in takes else ():
+        yield row("steps", f"{same}, adapters", partial(_neutral, name, same, True), True)
     if name == "Reward":
         yield row("edges", "a model of two labels", _two_labels, "refused", since="0.29")
     if name == "SFT":

@@ -23,6 +23,17 @@ LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
 OTHERS = ((9, 4, 2), (1, 8, 5), (4, 3, 6), (7, 6, 9))
 SAMPLED = ("GRPO", "RLOO")
 """Trainers whose rewards may log, and whose sampler repeats prompts."""
+EVALUATED_WITH: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "SFT": (
+        {"packing": True, "max_length": 24},
+        {"packing": True, "eval_packing": False, "max_length": 24},
+        {"eval_packing": True, "max_length": 24},
+        {"max_length": 12},
+    ),
+    **dict.fromkeys(("DPO", "KTO"), ({"precompute_ref_log_probs": True}, {"max_length": 12})),
+    "Reward": ({"max_length": 40},),
+}
+"""Options that prepare the rows of an evaluation."""
 NUM_PROMPTS = 13
 ORDER: Mapping[str, Any] = {
     "num_generations": 2,
@@ -93,7 +104,7 @@ def _figures(trainer: Any, prefix: str, *given: Any) -> dict[str, float]:
     return figures(trainer.evaluate(*given), prefix)
 
 
-def _evaluated(name: str, in_parts: bool, _: Any) -> list[str]:
+def _evaluated(name: str, in_parts: bool, more: Mapping[str, Any], _: Any) -> list[str]:
     """Return figures of a data set, one of several or given to `evaluate`, that it does not have on its own."""
     from datasets import Dataset
 
@@ -101,7 +112,7 @@ def _evaluated(name: str, in_parts: bool, _: Any) -> list[str]:
     own, other = (Dataset.from_list(made_rows(kind, lengths)) for lengths in (LENGTHS, OTHERS))
 
     def made(held_out: Any) -> Any:
-        options = {"per_device_eval_batch_size": 4}
+        options = {"per_device_eval_batch_size": 4, **more}
         return made_trainer(name, own, options, arguments={"eval_dataset": held_out})
 
     due, first = _figures(made(other), "eval_"), _figures(trainer := made(own), "eval_")
@@ -214,7 +225,9 @@ def _rows_of(name: str) -> Iterator[Row]:
     ):
         if in_parts and name in (*SAMPLED, "OnlineDPO"):
             continue  # what the second data set is answered depends on the draws for the first
-        yield row("validations", what, partial(_evaluated, name, in_parts), [])
+        for more in ({}, *EVALUATED_WITH.get(name, ())):
+            said = f"{what}, {dict(more)}" if more else what
+            yield row("validations", said, partial(_evaluated, name, in_parts, more), [])
     for what, columns, arguments in ABSENT:
         if set(arguments) <= set(parameters_of(find_trainer(name)[0])):
             subject = "edges" if "tools" in columns else "chats"
