@@ -142,12 +142,13 @@ def _prepared(rows: Any, **options: Any) -> Any:
 def _skipped(skip: Any) -> list[Any]:
     """Return the batches that are left of loaders of rows and streams, and the number of batches of rows."""
     found: list[Any] = []
-    for rows in (list(range(7)), _Stream(7)):
+    kinds: Sequence[Any] = (list(range(7)), _Stream(7))
+    for rows in kinds:
         loader = _prepared(rows, batch_size=2)
         for number in (0, 1, 3):
             left = skip(loader, number)
             found.append([_ends(left), len(left) if isinstance(rows, list) else 4 - number])
-        plain = skip(torch.utils.data.DataLoader(rows, batch_size=2), 2)  # type: ignore[arg-type]
+        plain = skip(torch.utils.data.DataLoader(rows, batch_size=2), 2)
         found.append([[batch.tolist() for batch in plain], len(plain)])
         found.append([batch.tolist() for batch in loader])
     again = skip(skip(_prepared(list(range(7)), batch_size=2), 1), 1)
@@ -164,8 +165,9 @@ LEFT = [[_left(0), 4], [_left(1), 3], [_left(3), 1], [[[4, 5], [6]], 2], _batche
 def _sizes(prepare: Any) -> list[list[Any]]:
     """Return the total size of a batch, the rows of all, and the number of batches, on a share of two processes."""
     found = []
+    kinds: Sequence[Any] = (list(range(10)), _Stream(10))
     for split in (False, True):
-        for rows in (list(range(10)), _Stream(10)):
+        for rows in kinds:
             loader = prepare(
                 torch.utils.data.DataLoader(rows, batch_size=4), device=torch.device("cpu"), num_processes=2,
                 process_index=1, split_batches=split, put_on_device=False, rng_types=[],
