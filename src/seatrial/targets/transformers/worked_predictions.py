@@ -138,6 +138,29 @@ def _unlabelled(trainer_class: Any) -> list[Any]:
     return found
 
 
+class Returning(Shaped):
+    """A model that returns its loss without labels, unless it is told not to."""
+
+    def forward(self, number: Tensor, ids: Tensor, first: Tensor, return_loss: bool = True) -> Any:  # type: ignore[override]
+        """Return the mean of the first numbers as loss, and the outputs."""
+        found = super().forward(number, ids)
+        return {"loss": first.mean(), **found} if return_loss else found
+
+
+def _returning(trainer_class: Any) -> list[Any]:
+    """Return outputs and losses of rows without labels, of a model that returns a loss unless it is told not to."""
+    found = []
+    for said in ({}, {"return_loss": False}):
+        trainer = trainer_class(
+            model=Returning("dictionary"),
+            args=arguments(per_device_eval_batch_size=2, remove_unused_columns=False, label_names=[]),
+            data_collator=lambda rows, said=said: {**collate(rows), **said},
+        )
+        one = trainer.predict(labelled_rows(False), ignore_keys=["tokens", "past"])
+        found.append([one.predictions.tolist(), round(one.metrics.get("test_loss", -1.0), 5)])
+    return found
+
+
 def _sets(trainer_class: Any) -> list[Any]:
     """Return what metrics are given of several sets, one by one and in whole, under their names."""
 
@@ -199,6 +222,14 @@ PREDICTION_ROWS: Sequence[Row] = (
         _unlabelled,
         [[PAIRS, None, False], [PAIRS, [LABELS, [float(row) for row in range(NUM_ROWS)]], True], [PAIRS, None, False]],
         since="4.46",
+    ),
+    Row(
+        "validations",
+        PLACE,
+        "losses without labels",
+        _returning,
+        [[PAIRS, 2.0], [PAIRS, -1.0]],
+        since="4.57",
     ),
     Row(
         "validations",
