@@ -139,7 +139,7 @@ def _unlabelled(trainer_class: Any) -> list[Any]:
 
 
 class Returning(Shaped):
-    """A model that returns its loss without labels, unless it is told not to."""
+    """A model that returns its loss without labels, unless it is switched off."""
 
     def forward(self, number: Tensor, ids: Tensor, first: Tensor, return_loss: bool = True) -> Any:  # type: ignore[override]
         """Return the mean of the first numbers as loss, and the outputs."""
@@ -148,7 +148,7 @@ class Returning(Shaped):
 
 
 def _returning(trainer_class: Any) -> list[Any]:
-    """Return outputs and losses of rows without labels, of a model that returns a loss unless it is told not to."""
+    """Return outputs and losses of rows without labels, of a model that returns a loss unless that is switched off."""
     found = []
     for said in ({}, {"return_loss": False}):
         trainer = trainer_class(

@@ -33,7 +33,7 @@ def _due(
 ) -> list[list[list[int]]]:
     """Return the batches of each process.
 
-    Either each batch is cut, or the processes take batches by turns; a round that is not whole is dropped, left as
+    Either each batch is cut, or the processes take batches alternately; a round that is not whole is dropped, left as
     it is, or filled up with rows from the beginning.
     """
     batches = _batches(number, size, drop)
