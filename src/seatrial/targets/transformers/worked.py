@@ -17,7 +17,12 @@ from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resumi
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
+from seatrial.targets.transformers.worked_calls import CALL_ROWS
 from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
+from seatrial.targets.transformers.worked_parts import PART_ROWS
+from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
+from seatrial.targets.transformers.worked_rows import DATA_ROWS
+from seatrial.targets.transformers.worked_runs import RUN_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -293,6 +298,11 @@ ROWS: Sequence[Row] = (
     Row("starts", PLACE, "callbacks of a resumed run", _restored, [[["first", 4]], 0], since="4.57"),
     Row("states", PLACE, "the model of an optimizer", _optimized, [[True, True], [True, True]], since="5"),
     *GENERATION_ROWS,
+    *CALL_ROWS,
+    *RUN_ROWS,
+    *PREDICTION_ROWS,
+    *DATA_ROWS,
+    *PART_ROWS,
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from seatrial.targets.accelerate.worked.files import FILE_ROWS
 from seatrial.targets.accelerate.worked.launched import LAUNCH_ROWS
+from seatrial.targets.accelerate.worked.loaders import LOADER_ROWS
 from seatrial.targets.accelerate.worked.placed import PLACED_ROWS
 from seatrial.targets.accelerate.worked.plugins import PLUGIN_ROWS
 from seatrial.targets.accelerate.worked.several import SEVERAL_ROWS
@@ -22,6 +23,7 @@ ROWS: Sequence[Row] = (
     *STEP_ROWS,
     *STATE_ROWS,
     *SEVERAL_ROWS,
+    *LOADER_ROWS,
 )
 
 

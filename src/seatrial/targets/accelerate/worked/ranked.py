@@ -305,3 +305,27 @@ def debugged(payload: Mapping[str, Any]) -> list[bool]:
     finally:
         PartialState().debug = False
     return [equal, refused]
+
+
+def sliced(payload: Mapping[str, Any]) -> list[Any]:
+    """Return the rows of a process by a function of the caller's that cuts batches, and what it is given."""
+    new_accelerator()
+    from accelerate.data_loader import prepare_data_loader
+
+    seen: list[list[Any]] = []
+
+    def cut(batch: Any, part: slice, process_index: Any = None, num_processes: Any = None) -> Any:
+        seen.append([process_index, num_processes])
+        return batch[process_index::num_processes]
+
+    rows: Any = list(range(8))
+    found = prepare_data_loader(
+        torch.utils.data.DataLoader(rows, batch_size=4),
+        dispatch_batches=True,
+        split_batches=True,
+        put_on_device=True,
+        device=torch.device("cpu"),
+        slice_fn_for_dispatch=cut,
+    )
+    rows = [batch.tolist() for batch in found]
+    return [rows, [one for place, one in enumerate(seen) if one not in seen[:place]]]

@@ -93,6 +93,17 @@ SEVERAL_ROWS: Sequence[Row] = (
         [[-6.0, -12.0], [-6.0, -12.0]],
     ),
     Row("ranks", ACCELERATOR, "shapes that are checked", _on_two("debugged"), [[True, True], [True, True]]),
+    Row(
+        "ranks",
+        LOADER,
+        "a function that cuts batches",
+        _on_two("sliced"),
+        [
+            [[[0, 2], [4, 6]], [[0, 2]]],
+            [[[1, 3], [5, 7]], [[1, 2]]],
+        ],
+        since="1.3",
+    ),
     Row("rates", ACCELERATOR, "one cycle, and steps after its end", _cycled, []),
     *(
         Row(
