@@ -20,10 +20,12 @@ from seatrial.targets.trl.worked.heads import HEAD_ROWS
 from seatrial.targets.trl.worked.kept import KEPT
 from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
+from seatrial.targets.trl.worked.losses import LOSSES
 from seatrial.targets.trl.worked.models import MODEL_ROWS
 from seatrial.targets.trl.worked.passed import PASSED
 from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
+from seatrial.targets.trl.worked.scored import SCORED
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
 
 ROWS: Sequence[Row] = (
@@ -62,6 +64,8 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **PASSED,
     **CALLBACKS,
     **EVALUATED,
+    **LOSSES,
+    **SCORED,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {
