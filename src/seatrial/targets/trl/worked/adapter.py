@@ -22,6 +22,7 @@ from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.losses import LOSSES
 from seatrial.targets.trl.worked.models import MODEL_ROWS
+from seatrial.targets.trl.worked.outside import OUTSIDE
 from seatrial.targets.trl.worked.passed import PASSED
 from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
@@ -66,6 +67,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **EVALUATED,
     **LOSSES,
     **SCORED,
+    **OUTSIDE,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {

@@ -29,7 +29,7 @@ class Plan:
     """A run of one generation."""
 
     functions: Sequence[str] = ("plain",)
-    """Kinds of reward functions; see `_value`."""
+    """Kinds of reward functions; see `reward_of`."""
     weights: Sequence[float] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     num_batches: int = 1
@@ -55,7 +55,7 @@ def _text(one: Any) -> str:
     return one if isinstance(one, str) else str(one[-1]["content"])
 
 
-def _value(kind: str, which: int, asked: str, said: str) -> float | None:
+def reward_of(kind: str, which: int, asked: str, said: str) -> float | None:
     """Return the reward that a function gives a completion.
 
     `sparse` gives none for a third of the completions, another one for each function; `silent` for the same ones;
@@ -131,7 +131,7 @@ class Run:
             made = [Said(_text(p), _text(c), tuple(map(int, i)), int(n)) for p, c, i, n in rows]
             self.calls.setdefault(which, []).extend(made)
             self.states.append(given.get("trainer_state"))
-            return [_value(kind, which, one.asked, one.text) for one in made]
+            return [reward_of(kind, which, one.asked, one.text) for one in made]
 
         async def awaited(**given: Any) -> list[float | None]:
             return reward(**given)
@@ -215,7 +215,7 @@ class Run:
         """Return by completion what each function is due to give."""
         return [
             [
-                self._scored(one) if kind == "model" else _value(kind, which, one.asked, one.text)
+                self._scored(one) if kind == "model" else reward_of(kind, which, one.asked, one.text)
                 for which, kind in enumerate(self.plan.functions)
             ]
             for one in self.said

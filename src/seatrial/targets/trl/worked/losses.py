@@ -91,6 +91,8 @@ def _judged(name: str, options: Mapping[str, Any], masked: Sequence[int], trains
     model.train(trains)
     loss = trainer.compute_loss(model, _batch(name, lines, masked))
     loss.backward()
+    with torch.no_grad():
+        trainer.compute_loss(model, _batch(name, lines, masked))  # the log has the mean of both
     trainer.log({})
     plain = tiny_model(tiny_tokenizer(), 0).double().eval()
     due = DEFINITIONS[name](full, lines, plain, parts)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from seatrial.targets.common.target import Gone
-from seatrial.targets.common.tiny import tiny_model
+from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
 from seatrial.targets.common.worked_rows import unlike
 from seatrial.targets.trl.named import code_has, parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
@@ -96,7 +96,8 @@ def _of_each(run: Run) -> list[float]:
     ]
 
 
-def _logprobs(model: Any, asked: Sequence[int], said: Sequence[int], temperature: float) -> list[float]:
+def logprobs_of(model: Any, asked: Sequence[int], said: Sequence[int], temperature: float) -> list[float]:
+    """Return the log-probabilities of a completion's tokens after a prompt, without padding."""
     ids = torch.tensor([[*asked, *said]])
     with torch.no_grad():
         logits = model(input_ids=ids, use_cache=False).logits[0, len(asked) - 1 : -1] / temperature
@@ -134,7 +135,7 @@ def _wrong_batches(run: Run) -> list[str]:
     for batch in run.batches:
         for number in range(len(batch["prompt_ids"])):
             row = {key: value[number] for key, value in batch.items() if getattr(value, "ndim", 0)}
-            place = _place(run, row, found)
+            place = place_of(run.said, row, found, run.shown)
             if place is None:
                 wrong.append(f"no completion is {run.tokenizer.decode(row['completion_ids'])}")
                 continue
@@ -155,18 +156,28 @@ def _wrong_batches(run: Run) -> list[str]:
     return wrong
 
 
-def _place(run: Run, row: Mapping[str, Any], taken: Collection[int]) -> int | None:
-    """Return the first completion that a row is and no earlier row was."""
-    text = run.tokenizer.decode(row["prompt_ids"][row["prompt_mask"].bool()])
+def place_of(
+    said: Sequence[Said], row: Mapping[str, Any], taken: Collection[int], shown: Callable[[str], str] = str
+) -> int | None:
+    """Return the place of the first completion that a row of a batch is, and no earlier row was.
+
+    Args:
+        said: the completions.
+        row: its tensors by name.
+        taken: places of earlier rows.
+        shown: returns a prompt as the template writes it.
+    """
+    tokenizer = tiny_tokenizer()
+    text = tokenizer.decode(row["prompt_ids"][row["prompt_mask"].bool()])
     ids = row["completion_ids"].tolist()
     return next(
         (
             place
-            for place, one in enumerate(run.said)
+            for place, one in enumerate(said)
             if place not in taken
-            and text == run.shown(one.asked)
+            and text == shown(one.asked)
             and tuple(ids[: len(one.ids)]) == one.ids
-            and set(ids[len(one.ids) :]) <= {run.tokenizer.pad_token_id}
+            and set(ids[len(one.ids) :]) <= {tokenizer.pad_token_id}
         ),
         None,
     )
@@ -179,7 +190,7 @@ def _wrong_row(
     options, kept = run.plan.options, one.ids
     asked, num_ids = row["prompt_ids"][row["prompt_mask"].bool()].tolist(), len(row["completion_ids"])
     trains = not options.get("mask_truncated_completions") or kept[-1] == run.tokenizer.eos_token_id
-    own, other = (_logprobs(model, asked, kept, options.get("temperature", 1.0)) for model in models)
+    own, other = (logprobs_of(model, asked, kept, options.get("temperature", 1.0)) for model in models)
     wrong = []
     if row["completion_mask"].tolist() != [int(trains)] * len(kept) + [0] * (num_ids - len(kept)):
         wrong.append(f"the mask of {run.tokenizer.decode(kept)}")

@@ -21,8 +21,8 @@ LENGTHS = ((2, 5), (4, 3), (3, 6), (1, 2))
 ADVANTAGES = (1.2, -0.7, 0.4, -1.5)
 SHIFTS = (-0.1, 0.3, 0.2, 0.1)
 """Of the old policy's log-probabilities from the present ones, in the mean."""
-EXTERNAL = ((0, 1), (2, 3), (2, 4))
-"""Row and place of tokens that are not the model's own."""
+EXTERNAL, AWAY = ((0, 1), (1, 2), (2, 3), (2, 4)), 3.0
+"""Row and place of tokens that are not the model's own, and how much larger all that is given of them is."""
 NUM_ITEMS = 37
 """Tokens that train in the whole window."""
 
@@ -74,9 +74,15 @@ def lines_of(
             made = made._replace(advantage=-abs(made.advantage))
         with torch.no_grad():
             own = _own(_logits(_plain(), made, temperature), made).tolist()
-        apart = [[SHIFTS[number] + one for one in noise(said, 0.4)], noise(said, 0.7)]
-        old, reference = ([one + more for one, more in zip(own, each, strict=True)] for each in apart)
         outside = {place for row, place in EXTERNAL if row == number and external}
+        apart = [[SHIFTS[number] + one for one in noise(said, 0.4)], noise(said, 0.7)]
+        old, reference = (
+            [
+                one + more + AWAY * (at in outside)
+                for at, (one, more) in enumerate(zip(own, each, strict=True))
+            ]
+            for each in apart
+        )
         trains = tuple(int(number not in masked and place not in outside) for place in range(said))
         found.append(made._replace(old=tuple(old), reference=tuple(reference), trains=trains))
     return found
