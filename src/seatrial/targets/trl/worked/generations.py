@@ -119,8 +119,6 @@ class Run:
             raise NotServed("reward functions return a number for each completion")
         if "silent" in kinds and not code_has("unscorable", trainer_class):
             raise NotServed("a completion without a reward counts as 0")
-        if "awaited" in kinds and not code_has("async", trainer_class):
-            raise NotServed("reward functions are not awaited")
         if kinds & {"object", "partial"} and not code_has(CALLABLES, trainer_class):
             raise NotServed("reward functions are plain ones")
 
@@ -137,7 +135,7 @@ class Run:
             return reward(**given)
 
         reward.__name__ = awaited.__name__ = self.names[which]
-        if kind == "awaited":
+        if kind == "awaited" and code_has("async def", self.trainer_class):
             return awaited
         if kind == "object":
             self.names[which] = _Judge.__name__

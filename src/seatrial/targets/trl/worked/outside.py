@@ -132,7 +132,7 @@ def _old(row: Mapping[str, Any], one: Said, model: Any, temperature: float) -> l
     return logprobs_of(model, row["prompt_ids"][row["prompt_mask"].bool()].tolist(), one.ids, temperature)
 
 
-def _ratios(moved: Sequence[float], mode: str, bounds: tuple[float | None, float | None]) -> list[float]:
+def ratios_of(moved: Sequence[float], mode: str, bounds: tuple[float | None, float | None]) -> list[float]:
     """Return the correction of a completion's tokens, or of the whole: how its policy differs from its sampler."""
     level, _, how = mode.partition("_")
     low, high = (-math.inf if bounds[0] is None else bounds[0], math.inf if bounds[1] is None else bounds[1])
@@ -174,7 +174,7 @@ def _corrected(options: Mapping[str, Any], unknown: bool, _: Any) -> list[str]:
         old = _old(row, one, model, given["temperature"])
         owns.append(old)
         moved = [0.0 if math.isnan(right) else left - right for left, right in zip(old, sampled, strict=True)]
-        due = _ratios(moved, options[f"{PREFIX}_mode"], bounds)
+        due = ratios_of(moved, options[f"{PREFIX}_mode"], bounds)
         found = row["importance_sampling_ratio"].tolist()
         wrong += unlike(found[: len(due)], due, "importance_sampling_ratio", TOLERANCE)
         wrong += unlike(

@@ -44,7 +44,7 @@ def _groups(values: Sequence[float], size: int) -> list[list[float]]:
     return [list(values[at : at + size]) for at in range(0, len(values), size)]
 
 
-def _advantages(run: Run, penalties: Sequence[float]) -> list[float]:
+def advantages_of(run: Run, penalties: Sequence[float]) -> list[float]:
     """Return the advantages of the completions, by the options of the run."""
     options, size = run.plan.options, run.num_copies
     values = run.weighted()
@@ -145,7 +145,7 @@ def _wrong_batches(run: Run) -> list[str]:
     order = list(found)
     if sorted(order) != list(range(len(run.said))):
         return [*wrong, f"{len(order)} of {len(run.said)} completions train"]
-    due = _advantages(run, [penalties[place] for place in sorted(order)])
+    due = advantages_of(run, [penalties[place] for place in sorted(order)])
     wrong += unlike([found[place] for place in sorted(order)], due, "advantages", 1e-3)
     total = sum(int(batch["completion_mask"].sum()) for batch in run.batches)
     counts = {int(one["num_items_in_batch"]) for one in run.batches if "num_items_in_batch" in one}

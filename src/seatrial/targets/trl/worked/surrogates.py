@@ -106,7 +106,7 @@ def _ratio(own: Tensor, line: Line, level: str) -> Tensor:
     return torch.exp(moved)
 
 
-def _surrogate(options: Mapping[str, Any], own: Tensor, ratio: Tensor, line: Line) -> Tensor:
+def surrogate_of(options: Mapping[str, Any], own: Tensor, ratio: Tensor, line: Line) -> Tensor:
     """Return the terms of a row's tokens, [T]."""
     kind, gain = str(options["loss_type"]), line.advantage
     low, high = options["epsilon"], options["epsilon_high"]
@@ -165,7 +165,7 @@ def _of_grpo(options: Mapping[str, Any], lines: Sequence[Line], model: Any, part
         bound = float(torch.tensor(every).quantile(1 - options["top_entropy_quantile"]))
     terms, kls, chosen = [], [], []
     for line, own, ratio, entropy in zip(lines, owns, ratios, entropies, strict=True):
-        term = _surrogate(options, own, ratio, line)
+        term = surrogate_of(options, own, ratio, line)
         if (limit := options["off_policy_mask_threshold"]) is not None and line.advantage < 0:
             moved = trained_of((torch.tensor(line.old) - own.detach()).tolist(), line)
             term = term * float(sum(moved) / max(1, len(moved)) <= limit)
