@@ -34,7 +34,7 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     num_batches: int = 1
     """Micro-batches of the generation."""
-    speaks: bool = False
+    conversational: bool = False
     """Whether prompts are conversations."""
     ends: Literal["some", "all", "none"] = "some"
     """Which completions have an end before the limit."""
@@ -185,10 +185,10 @@ class Run:
     def shown(self, asked: str) -> str:
         """Return a prompt as the template writes it."""
         turns = f"<|im_start|>user\n{asked}<|im_end|><|im_start|>assistant\n"
-        return turns if self.plan.speaks else asked
+        return turns if self.plan.conversational else asked
 
     def _prompt(self, text: str) -> Any:
-        return [{"role": "user", "content": text}] if self.plan.speaks else text
+        return [{"role": "user", "content": text}] if self.plan.conversational else text
 
     def _watch(self) -> None:
         """Keep the batches whose loss is computed."""

@@ -230,7 +230,7 @@ def _of_function(masks: bool, _: Any) -> list[str]:
     wrong = [] if all(one is trainer for _, one in asked) else ["the function is not given the trainer"]
     due = [(one.text, len(one.ids) / 4, "here") for one in outside.said]
     if given != due:
-        wrong.append(f"rewards are asked of {given[:2]}, {due[:2]} are due")
+        wrong.append(f"a reward function gets {given[:2]}, {due[:2]} are due")
     counts = []
     for place, row in _matched(batches, outside):
         one = outside.said[place]

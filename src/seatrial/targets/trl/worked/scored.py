@@ -243,7 +243,7 @@ KINDS = ("plain", "sparse", "awaited")
 PLANS: Mapping[str, Sequence[Plan]] = {
     "": (
         Plan(functions=KINDS, weights=WEIGHTS),
-        Plan(functions=KINDS, speaks=True, ends="all"),
+        Plan(functions=KINDS, conversational=True, ends="all"),
         Plan(functions=("awaited", "plain", "awaited"), weights=WEIGHTS, ends="none"),
         Plan(functions=("silent", "silent"), weights=WEIGHTS[:2]),
         Plan(functions=("constant",), num_batches=2),
@@ -276,7 +276,7 @@ def _rows_of(name: str) -> Iterator[Row]:
     for plan in (*PLANS[""], *PLANS[name]):
         subject = "metrics" if plan.evaluates else "rewards"
         what = f"{', '.join(plan.functions)}, {dict(plan.options)}, {plan.ends} end"
-        what += f", weights {list(plan.weights or ())}" * bool(plan.weights) + ", turns" * plan.speaks
+        what += f", weights {list(plan.weights or ())}" * bool(plan.weights) + ", turns" * plan.conversational
         what += f", {plan.evaluates} in an evaluation" * bool(plan.evaluates)
         yield Row(subject, places(name), what, partial(_judged, name, plan), [])
 
