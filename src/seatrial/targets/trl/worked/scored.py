@@ -190,7 +190,9 @@ def _wrong_row(
     options, kept = run.plan.options, one.ids
     asked, num_ids = row["prompt_ids"][row["prompt_mask"].bool()].tolist(), len(row["completion_ids"])
     trains = not options.get("mask_truncated_completions") or kept[-1] == run.tokenizer.eos_token_id
-    own, other = (logprobs_of(model, asked, kept, options.get("temperature", 1.0)) for model in models)
+    own, other = ([], [])
+    if run.beta or any(key in row for key in ("old_per_token_logps", "old_logps")):
+        own, other = (logprobs_of(model, asked, kept, options.get("temperature", 1.0)) for model in models)
     wrong = []
     if row["completion_mask"].tolist() != [int(trains)] * len(kept) + [0] * (num_ids - len(kept)):
         wrong.append(f"the mask of {run.tokenizer.decode(kept)}")
