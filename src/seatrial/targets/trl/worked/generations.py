@@ -98,7 +98,7 @@ class Run:
         ends = letters[:1] if plan.ends == "none" else [self.tokenizer.eos_token_id]
         limit = LIMIT if plan.ends == "some" else None
         with made_generation(
-            self.tokenizer.pad_token_id, letters=letters, ends=ends, equal=False, limit=limit
+            self.tokenizer.pad_token_id, letters=letters, ends=ends, equal=plan.ends == "none", limit=limit
         ):
             (self.trainer.evaluate if plan.evaluates else self.trainer.train)()
         prefix = "eval_" if plan.evaluates else ""

@@ -20,6 +20,8 @@ from seatrial.targets.trl.worked.rows import Row
 
 SAMPLED = ("GRPO", "RLOO")
 TOLERANCE = 1e-4
+OTHER_REWARDS = ("std_rewards.mean()", "std_grouped_rewards.mean()", "= rewards_per_func.nansum(dim=1)")
+"""Code that logs the mean deviation of groups, or rewards without their weights."""
 SHUFFLES = "shuffle_sequence_dict"
 """Shuffles the rows of a generation before they are divided, in releases that have it."""
 
@@ -149,7 +151,10 @@ def _wrong_batches(run: Run) -> list[str]:
     wrong += unlike([found[place] for place in sorted(order)], due, "advantages", 1e-3)
     total = sum(int(batch["completion_mask"].sum()) for batch in run.batches)
     counts = {int(one["num_items_in_batch"]) for one in run.batches if "num_items_in_batch" in one}
-    if counts - {total}:
+    is_read = not run.plan.options.get("mask_truncated_completions") or code_has(
+        "loss_mask", run.trainer_class
+    )
+    if counts - {total} and is_read:  # masked tokens counted in earlier releases
         wrong.append(f"{counts} tokens that train, {total} are due")
     if run.plan.num_batches > 1 and order == sorted(order) and code_has(SHUFFLES, run.trainer_class):
         wrong.append("batches are parts of the generation in its order")
@@ -227,10 +232,7 @@ def _wrong_figures(run: Run) -> list[str]:
             f"completions/max{part}_length": max(values),
         }
     due["completions/clipped_ratio"] = 1 - sum(one.ids[-1] in ends for one in run.said) / len(run.said)
-    if not any(
-        "std_rewards.mean()" in one or "std_grouped_rewards.mean()" in one
-        for one in sources([run.trainer_class])
-    ):
+    if not any(one in source for source in sources([run.trainer_class]) for one in OTHER_REWARDS):
         due |= {"reward": _mean(run.weighted()), "reward_std": _deviation(run.weighted())}
     return [
         line
