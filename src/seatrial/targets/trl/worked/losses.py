@@ -84,7 +84,7 @@ def _judged(name: str, options: Mapping[str, Any], masked: Sequence[int], trains
     full["share"] = NUM_PARTS / slices if trains else 1.0
     more = {"model": _loaded()} if given.get("beta") else {}
     trainer = made_trainer(name, made_rows("prompts"), {"beta": 0.0, **own, **steps, **given}, arguments=more)
-    is_part = trains and any(code_has(one, trainer_class) for one in OF_PARTS)
+    is_part = trains and any(code_has(one, trainer_class, "trl") for one in OF_PARTS)
     parts = NUM_PARTS if is_part else 1
     trainer.current_gradient_accumulation_steps = NUM_PARTS
     model = trainer.model
