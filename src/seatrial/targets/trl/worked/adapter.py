@@ -20,11 +20,14 @@ from seatrial.targets.trl.worked.heads import HEAD_ROWS
 from seatrial.targets.trl.worked.kept import KEPT
 from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
+from seatrial.targets.trl.worked.losses import LOSSES
 from seatrial.targets.trl.worked.models import MODEL_ROWS
+from seatrial.targets.trl.worked.outside import OUTSIDE
 from seatrial.targets.trl.worked.passed import PASSED
 from seatrial.targets.trl.worked.prepared import PREPARED
 from seatrial.targets.trl.worked.refused import REFUSED_ROWS
 from seatrial.targets.trl.worked.rows import Row, examples
+from seatrial.targets.trl.worked.scored import SCORED
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
 from seatrial.targets.trl.worked.sets import SET_ROWS
 from seatrial.targets.trl.worked.shown import SHOWN
@@ -68,6 +71,9 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **EVALUATED,
     **SHOWN,
     **PREPARED,
+    **LOSSES,
+    **SCORED,
+    **OUTSIDE,
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {

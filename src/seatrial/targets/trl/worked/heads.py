@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
 from seatrial.targets.common.worked_rows import unlike
 from seatrial.targets.common.zoo import zoo_model
@@ -255,6 +257,37 @@ def _parsed(parse: Callable[..., Any]) -> list[Any]:
     return [parse(_Parser(), json.dumps(one)) for one in answers]
 
 
+class _Recorder(_Parser):
+    """Keeps what its parser is given in addition to the ids."""
+
+    def __init__(self, **own: Any) -> None:
+        self.given: list[Any] = []
+        vars(self).update(own)
+
+    def parse_response(self, ids: Any, **named: Any) -> Any:
+        self.given.append(named)
+        return {"content": "a"}
+
+
+def _given_to_parsers(parse: Callable[..., Any]) -> list[Any]:
+    """Return what parsers of both kinds are given with a prompt and tools, without what their library does not take."""
+    takes = [
+        name
+        for name, first in (("prefix", "5.13"), ("tools", "5.15"))
+        if Version(release("transformers")) >= Version(first)
+    ]
+    made = (
+        _Recorder(response_template={"a": 1}, response_schema=None),
+        _Recorder(response_template=None, response_schema={"a": 1}),
+    )
+    for one in made:
+        parse(one, [3], prefix=[1, 2], tools=["t"])
+        parse(one, [3])
+    first, second = made
+    due = {name: {"prefix": [1, 2], "tools": ["t"]}[name] for name in takes}
+    return [first.given == [due, {}], second.given == [{}, {}]]
+
+
 PLAIN = {"role": "assistant", "content": "plain"}
 
 
@@ -319,6 +352,14 @@ HEAD_ROWS: Sequence[Row] = (
             _called({"name": "t", "arguments": {}}),
             *[PLAIN] * 5,
         ],
+        since="1.16",
+    ),
+    Row(
+        "chats",
+        "trl.chat_template_utils:parse_response",
+        "the prompt and tools, by a parser of each kind",
+        _given_to_parsers,
+        [True, True],
         since="1.16",
     ),
 )
