@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Worked
-from seatrial.targets.peft.worked import calls, files, functions, names, states, tensors
+from seatrial.targets.peft.worked import calls, files, functions, names, offers, states, tensors
 
-ROWS = (*states.ROWS, *calls.ROWS, *files.ROWS, *functions.ROWS, *names.ROWS, *tensors.ROWS)
+ROWS = (*states.ROWS, *calls.ROWS, *files.ROWS, *functions.ROWS, *names.ROWS, *tensors.ROWS, *offers.ROWS)
 
 
 class OfPEFT(Worked):

@@ -337,7 +337,7 @@ ROWS: Sequence[Row] = (
         "the adapters in use",
         of_method("delete_adapter", _deleted),
         DELETED,
-        since="0.18",
+        since="0.14",
     ),
     Row(
         "metrics",
@@ -347,8 +347,8 @@ ROWS: Sequence[Row] = (
         "trainable params: 32 || all params: 176 || trainable%: 18.1818",
         since="0.10",
     ),
-    Row("models", "peft:inject_adapter_in_model", "its options", _injected, INJECTED, since="0.18"),
-    Row("models", "peft:get_peft_model", "its options", _made, MADE, since="0.19"),
+    Row("models", "peft:inject_adapter_in_model", "its options", _injected, INJECTED, since="0.14"),
+    Row("models", "peft:get_peft_model", "its options", _made, MADE, since="0.14"),
     Row(
         "parts",
         "peft.helpers:disable_input_dtype_casting",

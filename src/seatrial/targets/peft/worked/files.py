@@ -230,7 +230,7 @@ ROWS: Sequence[Row] = (
         "its options",
         of_method("save_pretrained", _saved),
         SAVED,
-        since="0.18",
+        since="0.14",
     ),
     Row(
         "checkpoints",
@@ -249,7 +249,7 @@ ROWS: Sequence[Row] = (
         since="0.19",
     ),
     Row(
-        "checkpoints", "peft:PeftModel", "its options", of_method("load_adapter", _loads), LOADS, since="0.18"
+        "checkpoints", "peft:PeftModel", "its options", of_method("load_adapter", _loads), LOADS, since="0.14"
     ),
     Row(
         "checkpoints",

@@ -125,7 +125,7 @@ ROWS: Sequence[Row] = (
         "embeddings in a file",
         _embeddings,
         EMBEDDINGS,
-        since="0.18",
+        since="0.17",
     ),
     Row(
         "checkpoints",
@@ -133,7 +133,7 @@ ROWS: Sequence[Row] = (
         "of the named adapter",
         _whole_state,
         STATE,
-        since="0.18",
+        since="0.14",
     ),
     Row(
         "checkpoints",
@@ -141,7 +141,7 @@ ROWS: Sequence[Row] = (
         "of the named adapter",
         _set,
         {"unexpected": [], "the named one": True, "the other one": True},
-        since="0.18",
+        since="0.14",
     ),
     Row(
         "checkpoints",
