@@ -89,6 +89,8 @@ def _rejected(reject: Callable[..., Any]) -> dict[str, Any]:
             round(metrics["rollout_rs_masked_fraction"], 5),
             round(metrics["rollout_rs_seq_masked_fraction"], 5),
         ]
+    third_BT, _ = reject(torch.tensor([[1.0, -1.0, 1.5]]), torch.ones(1, 3), "token_k3", "0.72")
+    found["token_k3"] = third_BT.int().tolist()
     kept_BT, _ = reject(torch.tensor([[0.0, -0.5, 0.5]]), torch.ones(1, 3), "token_k1", "1_1")
     found["token_k1 of one"] = kept_BT.int().tolist()
     return found
@@ -106,6 +108,7 @@ REJECTED: Mapping[str, Any] = {
     "seq_max_k2, parts": [0.375, 0.25],
     "token_k2,seq_max_k2": [[0, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 0]],
     "token_k2,seq_max_k2, parts": [0.625, 0.5],
+    "token_k3": [[1, 1, 0]],
     "token_k1 of one": [[1, 0, 0]],
 }
 

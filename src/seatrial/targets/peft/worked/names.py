@@ -92,7 +92,7 @@ def _fewest(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _all_linear(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what `all-linear` stands for, in a plain model, with an adapter, and in Transformers' models."""
+    """Return the layers of `all-linear` in a plain model, with an adapter, and in Transformers' models."""
     import peft
     import transformers
 
