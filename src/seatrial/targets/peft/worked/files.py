@@ -48,10 +48,12 @@ def _saved(save: Callable[..., Any]) -> dict[str, Any]:
             made["kept"] = [config.inference_mode for config in model.peft_config.values()]
     file = folder() / "file"
     file.write_text("")
+    unnamed = folder()
     made["refused"] = [
         is_refused(lambda: save(model, str(file))),
-        is_refused(lambda: save(model, str(folder()), selected_adapters=["other", "none"])),
+        is_refused(lambda: save(model, str(unnamed), selected_adapters=["other", "none"])),
     ]
+    made["written of what is refused"] = _files(unnamed)
     given = {name: value + 1 for name, value in model.state_dict().items()}
     where = folder()
     save(model, str(where), selected_adapters=["default"], state_dict=given)
@@ -70,6 +72,7 @@ SAVED: Mapping[str, Any] = {
     "kept": [False, False, False],
     "not the main process": [],
     "refused": [True, True],
+    "written of what is refused": [],
     "of a given state": True,
 }
 
