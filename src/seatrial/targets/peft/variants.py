@@ -131,7 +131,6 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "full-rank": {"r": 64, "alpha": 5},
         "factor": {"decompose_factor": 4},
         "lycoris": {"init_weights": "lycoris"},
-        "lycoris-full": {"init_weights": "lycoris", "r": 64},
         "both-full": {"r": 64, "decompose_both": True},
         "effective-conv2": {"trait": "conv2", "target_modules": ["layer"], "use_effective_conv2d": True},
         "both-conv2": {
