@@ -45,9 +45,10 @@ class PeftTarget(ComponentsTarget):
 
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
-        from seatrial.targets.peft import activated, adapter_steps, configurations, mixtures, refusals, worked
+        from seatrial.targets.peft import activated, adapter_steps, configurations, mixtures, refusals
         from seatrial.targets.peft.parts import table as parts_table
         from seatrial.targets.peft.table import ADAPTERS
+        from seatrial.targets.peft.worked import adapter as worked
 
         parts = (activated, adapter_steps, configurations, mixtures, refusals, worked, parts_table)
         return {**ADAPTERS, **{name: one for part in parts for name, one in part.ADAPTERS.items()}}

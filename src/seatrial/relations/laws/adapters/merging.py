@@ -149,18 +149,19 @@ def _growth(before: dict[str, Tensor], merged: dict[str, Tensor]) -> float:
     )
 
 
-@MERGED.law("safe merge", "a path of its own that leaves out a bias, a cast or a scale")
-def safe_merge_is_merge(stack: Any, case: AdapterCase) -> Measure:
-    """Compare the weights that a merge with its checks gives with those of one without."""
-    plain, safe = _moved(stack, case, "float32"), _moved(stack, case, "float32")
-    plain.merge()
+@MERGED.law("safe merge", "a path of its own that leaves out a bias, a cast or a scale", dtype="float32")
+@MERGED.law("safe merge in bfloat16", "weights that are left in another precision", dtype="bfloat16")
+def safe_merge_is_merge(stack: Any, case: AdapterCase, dtype: Precision) -> Measure:
+    """Compare the weights that a merge with its checks gives with those of one without, and their precision."""
+    plain, safe = _moved(stack, case, dtype), _moved(stack, case, dtype)
     safe.merge(safe=True)
-    return _worst(
-        dict(safe.base_weights()),
-        dict(plain.base_weights()),
-        1e-6,
-        "weights of a safe merge against a plain one",
-    )
+    plain.merge()
+    found, right = dict(safe.base_weights()), dict(plain.base_weights())
+    other = [name for name, value in found.items() if name in right and value.dtype != right[name].dtype]
+    if other:
+        return Measure.count(other, f"weights that a safe merge leaves in another precision than {dtype}")
+    bound = 1e-6 if dtype == "float32" else UNITS * MACHINE_EPSILON[dtype]
+    return _worst(found, right, bound, "weights of a safe merge against a plain one")
 
 
 @MERGED.law("disabled while merged", "an adapter that stays merged where it is disabled")

@@ -13,33 +13,10 @@ from torch import Tensor, nn
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import release
 from seatrial.targets.common.trainers import temporary_folder
-from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.peft.worked.models import TYPES, WIDTH, Text, config_of, moved
 
-WIDTH = 8
-TYPES: Mapping[str, Mapping[str, Any]] = {
-    "LoraConfig": {"r": 2},
-    "LoHaConfig": {"r": 2},
-    "LoKrConfig": {"r": 2},
-    "IA3Config": {"feedforward_modules": []},
-    "OFTConfig": {"r": 0, "oft_block_size": 4},
-    "VeraConfig": {"r": 2},
-}
-"""Types of adapters, with options."""
 HALF = (torch.bfloat16, torch.float16)
-
-
-class Text(nn.Module):
-    """A layer that is adapted, and one that is trained in whole."""
-
-    def __init__(self) -> None:
-        """Make them."""
-        super().__init__()
-        self.proj, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x_BD: Tensor) -> Tensor:
-        """Return [B, D]."""
-        found: Tensor = self.head(torch.tanh(self.proj(x_BD)))
-        return found
 
 
 class Saved(nn.Module):
@@ -77,29 +54,6 @@ class Renamed(nn.Module):
         return found
 
 
-def _config(kind: str, **options: Any) -> Any:
-    """Return a configuration.
-
-    Raises:
-        NotServed: this release has no such type.
-    """
-    import peft
-
-    made: Any = getattr(peft, kind, None)
-    if made is None:
-        raise NotServed(f"this release has no {kind}")
-    return made(**{"target_modules": ["proj"], **TYPES[kind], **options})
-
-
-def _moved(model: Any) -> Any:
-    """Return a model whose trainable weights depend on their place alone, and are not as they are made."""
-    with torch.no_grad():
-        for number, value in enumerate(one for one in model.parameters() if one.requires_grad):
-            generator = torch.Generator().manual_seed(number)
-            value.add_(torch.randn(value.shape, generator=generator) * 0.5)
-    return model
-
-
 def _status(get_status: Callable[[Any], Any]) -> list[str]:
     """Return where a status is not that of the adapters and of the layers that are trained in whole."""
     import peft
@@ -109,7 +63,7 @@ def _status(get_status: Callable[[Any], Any]) -> list[str]:
         for kept in ([], ["head"]):
             parts = [("proj", ("proj",))] + [(name, ("modules_to_save",)) for name in kept]
             for frozen in ([], *([part] for part in parts), parts) if kept else ([], parts):
-                model = peft.get_peft_model(Text(), _config(kind, modules_to_save=kept or None))
+                model = peft.get_peft_model(Text(), config_of(kind, modules_to_save=kept or None))
                 for name, value in model.named_parameters():
                     if any(f".{part}." in name and value.requires_grad for part, _ in frozen):
                         value.requires_grad = False
@@ -131,7 +85,7 @@ def _layers(get_status: Callable[[Any], Any]) -> list[str]:
     wrong = []
     for kind in TYPES:
         for kept in ([], ["head"]):
-            model = peft.get_peft_model(Text(), _config(kind, modules_to_save=kept or None))
+            model = peft.get_peft_model(Text(), config_of(kind, modules_to_save=kept or None))
             found = sorted(one.name.rpartition(".")[2] for one in get_status(model))
             if found != sorted(["proj", *kept]):
                 wrong.append(f"{kind}, whole {kept}: {found}")
@@ -152,10 +106,10 @@ def _types(of: Any) -> list[str]:
 def _narrow(kind: str, dtype: torch.dtype) -> Iterator[str]:
     import peft
 
-    model = peft.get_peft_model(Text().to(dtype), _config(kind), adapter_name="first")
+    model = peft.get_peft_model(Text().to(dtype), config_of(kind), adapter_name="first")
     folder = tempfile.mkdtemp(dir=temporary_folder())
     model.save_pretrained(folder)
-    model.add_adapter("added", _config(kind))
+    model.add_adapter("added", config_of(kind))
     model.load_adapter(f"{folder}/first", adapter_name="loaded", is_trainable=True)
     for name in ("first", "added", "loaded"):
         model.set_adapter(name)
@@ -180,14 +134,16 @@ def _renamed(of: Any) -> list[str]:
     x_BD, wrong = torch.linspace(-1, 1, 3 * WIDTH).reshape(3, WIDTH), []
     for kind in TYPES:
         for kept in ([], ["head"]):
-            model = _moved(peft.get_peft_model(Saved(), _config(kind, modules_to_save=kept or None)))
+            model = moved(peft.get_peft_model(Saved(), config_of(kind, modules_to_save=kept or None)))
             folder = tempfile.mkdtemp(dir=temporary_folder())
             model.save_pretrained(folder)
             with torch.no_grad():
                 due_BD = model.eval()(x_BD)
                 for how in ("from_pretrained", "load_adapter"):
                     try:
-                        found_BD = _loaded(of, how, folder, _config(kind, modules_to_save=kept or None))(x_BD)
+                        found_BD = _loaded(of, how, folder, config_of(kind, modules_to_save=kept or None))(
+                            x_BD
+                        )
                     except KeyError as error:
                         wrong.append(f"{kind}, whole {kept}, {how}: no {error}")
                         continue
@@ -218,13 +174,3 @@ ROWS: Sequence[Row] = (
     Row("steps", "peft:PeftModel", "types of added adapters", _types, [], since="0.18.1.dev0"),
     Row("checkpoints", "peft:PeftModel", "layers that were renamed since", _renamed, [], since="0.15.2.dev0"),
 )
-
-
-class OfPEFT(Worked):
-    """Models of PEFT: status, types and loaded checkpoints; see `contracts.worked`."""
-
-    package = "peft"
-    worked_rows = ROWS
-
-
-ADAPTERS: dict[str, type[Any]] = {"worked": OfPEFT}

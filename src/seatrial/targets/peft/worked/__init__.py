@@ -1,0 +1,1 @@
+"""Worked examples of PEFT, one table a subject; see `contracts.worked`."""
