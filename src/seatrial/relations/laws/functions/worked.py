@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,12 +74,17 @@ def mistake(example: WorkedExample) -> str | None:
     return f"{example.name}: {str(found)[:SHOWN]}, right is {str(example.right)[:SHOWN]}"
 
 
+def part_of(example: WorkedExample) -> str:
+    """Return what declarations call an example: its name without the commas that would separate names of parts."""
+    return example.name.replace(", ", " ")
+
+
 def _results_are_right(stack: Any, case: SubjectCase) -> Measure:
-    """Call each function on each of its examples."""
+    """Call each function on each of its examples; each is a part of the law."""
     examples = stack.worked_examples(case.subject)
     if not examples:
         raise NotServed(f"the stack has no worked examples of {case.subject}")
-    wrong: list[str] = []
+    wrong: dict[str, list[str]] = {}
     left_out: list[str] = []
     for example in examples:
         try:
@@ -87,10 +92,11 @@ def _results_are_right(stack: Any, case: SubjectCase) -> Measure:
         except NotServed as error:
             left_out.append(f"{example.name}: {error}")
         else:
-            wrong += [] if said is None else [said]
+            wrong.setdefault(part_of(example), []).extend([] if said is None else [said])
     if len(left_out) == len(examples):
         raise NotServed(f"none of the {len(examples)} worked examples is served: {left_out[0]}")
-    return Measure.count(wrong, f"wrong results of {len(examples) - len(left_out)} worked examples", left_out)
+    what = f"wrong results of {len(examples) - len(left_out)} worked examples"
+    return replace(Measure.count_of_each(wrong, what), left_out=left_out)
 
 
 def _case_of(subject: str) -> Any:

@@ -234,24 +234,29 @@ LIMITED: Mapping[str, Callable[[], Sequence[Row]]] = {
 
 NONE = KnownFailure(
     "a longest length of None becomes 512, and 1024 in GKD", finding="TRL: the longest length of None"
-).of("R34.worked/options")
+).of("R34.worked/options::*=None and 5000")
+_FILLED_TOGETHER = (
+    "::*{'max_length': 12 *, *{'max_length': 16 *, *{'max_length': 24 'max_completion_length': *"
+)
 FILLED = KnownFailure(
     "a prompt that fills the longest length keeps all its tokens, and both answers are empty",
     finding="TRL: prompts that fill a row of CPO and ORPO",
-).of("R34.worked/batches", "R34.worked/combinations", "R34.worked/edges")
+).of(
+    "R34.worked/batches::*{'max_length': 16}, *{'max_length': 16 'truncation_mode': *",
+    f"R34.worked/combinations{_FILLED_TOGETHER}",
+    f"R34.worked/edges::*{{'max_length': 16}}, {_FILLED_TOGETHER[2:]}",
+)
 FILLED_OF_CPO = replace(
     FILLED, releases=lambda adapter: not takes("CPO", "max_prompt_length") or before("trl", "0.17")(adapter)
 )
 """Releases between those raise an error."""
-FILLED_OF_KTO = replace(FILLED, releases=before("trl", "1.3")).of(
-    "R34.worked/batches", "R34.worked/combinations"
-)
+FILLED_OF_KTO = replace(FILLED, releases=before("trl", "1.3")).of("R34.worked/batches::*{'max_length': 16}")
 NONE_OF_KTO = replace(NONE, releases=before("trl", "1.3"))
 UNANSWERED = KnownFailure(
     "rows are kept of which truncation leaves no token of an answer (trl-6320)",
     finding="TRL: rows without an answer, before 1.9",
     releases=before("trl", "1.9"),
-).of("R34.worked/edges")
+).of("R34.worked/edges::*{'max_length': 16}, *{'max_length': 16 'truncation_mode': 'keep_start'}")
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {
     "limits-cpo": (NONE, FILLED_OF_CPO),
     "limits-orpo": (NONE, FILLED),
