@@ -80,7 +80,7 @@ FORMER = tuple(
         ),
         (
             "the seconds that asynchronous GRPO waits are those since its last poll of the queue",
-            "0",
+            "1.6",
             "1.10",
             ("R31.async_rollouts/a queue that is empty at times",),
         ),
