@@ -33,8 +33,8 @@ def before(package: str, version: str) -> Releases:
 
 
 def between(package: str, first: str, end: str) -> Releases:
-    """Return a test for the installed release of a package to be the first or later, and earlier than the end."""
-    return _of(package, lambda found: Version(first) <= found and _precedes(found, Version(end)))
+    """Return a test for a package's release to be the first or later, or a tree that becomes it, and before the end."""
+    return _of(package, lambda found: Version(first) <= _becomes(found) and _precedes(found, Version(end)))
 
 
 def _becomes(found: Version) -> Version:

@@ -11,7 +11,7 @@ from seatrial.targets.trl.named import drops_caches, sources
 
 OF_PROCESSES = re.compile(
     r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)"
-    r"|gather_for_metrics\(model_output\[\"mean_chosen_logits\"\]\)"
+    r"|gather_for_metrics\(model_output\[\"mean_chosen_logits\"\]\)|gathered_clip_ratio\.nanmean\(\)"
 )
 """Code that averages one mean over tokens of each process."""
 SEEDED = "set_seed(args.seed)"
@@ -54,6 +54,12 @@ def makes_before_the_seed(adapter: Any) -> bool:
 def draws_before_the_seed(adapter: Any) -> bool:
     """Return whether a run makes adapters before its seed is set."""
     return adapter.setup.lora == "made" and makes_before_the_seed(adapter)
+
+
+def scores_without_temperature(adapter: Any) -> bool:
+    """Return whether GRPO does not divide the logits by the temperature that it samples at."""
+    is_old = adapter.setup.trainer == "GRPO" and before("trl", "0.16")(adapter)
+    return is_old and not _has(adapter, "self.temperature")
 
 
 def reads_first_ids(adapter: Any) -> bool:
@@ -104,13 +110,10 @@ def divides_micro_batches_of_liger(adapter: Any) -> bool:
 
 
 def averages_processes(adapter: Any) -> bool:
-    """Return whether a trainer with a reference logs the mean of its processes' divergences."""
+    """Return whether a trainer with a reference, or with steps on parts of a batch, logs means of processes' means."""
     spec = adapter.trainer_spec
-    return (
-        spec.spreads
-        and bool(getattr(spec.objective, "beta", 0))
-        and any(OF_PROCESSES.search(source) for source in sources([adapter.trainer_class]))
-    )
+    has_one = spec.spreads and (adapter.setup.num_slices > 1 or getattr(spec.objective, "beta", 0))
+    return bool(has_one) and any(OF_PROCESSES.search(one) for one in sources([adapter.trainer_class]))
 
 
 _OF_STEPS = (
@@ -200,7 +203,27 @@ OF_FLAT_ROWS = (
         releases=lambda adapter: masks_for_liger(adapter) and before("trl", "0.22")(adapter),
     ).of("R15.whole/first ids", "R15.whole/targets of what does not"),
 )
+_OF_DIVERGENCE = "R22.whole/entropy, divergence and clipping"
+OF_TEMPERATURE = (
+    KnownFailure(
+        "GRPO samples at a temperature and scores without it (trl-3029)", LOSSES, scores_without_temperature
+    ).of("R2.whole/gradient, two processes", *OF_UPDATES[:2], "R13.whole/gradient, after a resume"),
+    KnownFailure(
+        "the divergence of GRPO is of logits without their temperature (trl-3029), and kl is a mean of rows' means",
+        LOSSES,
+        lambda adapter: bool(adapter.setup.objective.beta) and scores_without_temperature(adapter),
+    ).of(
+        *(f"R22.whole/loss, two {one}" for one in ("micro-batches a step", "processes")),
+        *(f"{_OF_DIVERGENCE}, two {one}::kl" for one in ("micro-batches a step", "processes")),
+        "R22.whole/loss and scalars, a logging interval of two steps::loss, kl",
+        *(
+            f"R23.whole/logged loss and scalars{one}::kl"
+            for one in ("", ", between steps that are logged", ", two processes")
+        ),
+    ),
+)
 OF_EVERY_TRAINER = (
+    *OF_TEMPERATURE,
     *OF_GKD,
     *OF_FLAT_ROWS,
     FIRST_LABELS,
@@ -281,7 +304,7 @@ OF_EVERY_TRAINER = (
         releases=lambda adapter: adapter.setup.edges != "none" and reads_first_ids(adapter),
     ).of("R12.whole", "R15.whole", "R22.whole"),
     KnownFailure(
-        "kl, or logits of a step, are the mean of the means of its processes, which have different numbers of tokens",
+        "kl, logits or clip ratios of a step are means of its processes' means, which have different numbers of tokens",
         finding="TRL: means of means in the log",
         releases=averages_processes,
     ).of(

@@ -98,7 +98,7 @@ def answers_tools() -> bool:
 
 def averages_tokens(trainer_class: type) -> bool:
     """Return whether GRPO divides by the tokens of several rows; releases before 0.16 average each row first."""
-    return not code_has("completion_mask.sum(dim=1)).mean()", trainer_class)
+    return not code_has("(per_token_loss * completion_mask).sum(dim=1) /", trainer_class)
 
 
 def repeats_prompts(trainer_class: type) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import before
 from seatrial.targets.common.made_generation import made_generation
 from seatrial.targets.common.tiny import ordinary_ids, tiny_model, tiny_tokenizer
 from seatrial.targets.trl.compared.folders import model_folder
@@ -124,8 +125,9 @@ class Run:
 
     def _function(self, which: int, kind: str) -> Any:
         def reward(prompts: Sequence[Any], completions: Sequence[Any], **given: Any) -> list[float | None]:
-            ids = given.get("completion_ids") or [()] * len(prompts)
-            rows = zip(prompts, completions, ids, given["place"], strict=True)
+            if "completion_ids" not in given and before("trl", "0.18")(None):
+                raise NotServed("reward functions are given no ids of completions")
+            rows = zip(prompts, completions, given["completion_ids"], given["place"], strict=True)
             made = [Said(_text(p), _text(c), tuple(map(int, i)), int(n)) for p, c, i, n in rows]
             self.calls.setdefault(which, []).extend(made)
             self.states.append(given.get("trainer_state"))

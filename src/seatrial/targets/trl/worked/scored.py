@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from seatrial.targets.common.known import before
 from seatrial.targets.common.target import Gone
 from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
 from seatrial.targets.common.worked_rows import unlike
@@ -118,7 +119,7 @@ def _judged(name: str, plan: Plan, _: Any) -> list[str]:
     for one in said:
         if one.asked != texts[one.place]:
             wrong.append(f"the prompt {one.asked} with the column of {texts[one.place]}")
-        if one.ids and tokenizer.decode(one.ids, skip_special_tokens=True) != one.text:
+        if tokenizer.decode(one.ids, skip_special_tokens=True) != one.text:
             wrong.append(f"the ids of {tokenizer.decode(one.ids)} with {one.text}")
     if any(one is not run.trainer.state for one in run.states) and code_has(
         '"trainer_state"', run.trainer_class
@@ -151,10 +152,8 @@ def _wrong_batches(run: Run) -> list[str]:
     wrong += unlike([found[place] for place in sorted(order)], due, "advantages", 1e-3)
     total = sum(int(batch["completion_mask"].sum()) for batch in run.batches)
     counts = {int(one["num_items_in_batch"]) for one in run.batches if "num_items_in_batch" in one}
-    is_read = not run.plan.options.get("mask_truncated_completions") or code_has(
-        "loss_mask", run.trainer_class
-    )
-    if counts - {total} and is_read:  # masked tokens counted in earlier releases
+    is_read = not run.plan.options.get("mask_truncated_completions") or not before("trl", "1.9")(None)
+    if counts - {total} and is_read:  # masked tokens counted in earlier releases (trl-6439)
         wrong.append(f"{counts} tokens that train, {total} are due")
     if run.plan.num_batches > 1 and order == sorted(order) and code_has(SHUFFLES, run.trainer_class):
         wrong.append("batches are parts of the generation in its order")
