@@ -142,7 +142,10 @@ def _judged(name: str, kind: str, given: tuple[tuple[str, Any], ...]) -> Mistake
     """Return what is wrong with rows under limits."""
     options = dict(given)
     if kind == "prompts":
-        return _wrong_prompts(seen_of(name, made_rows(kind), options), options["max_prompt_length"]), []
+        tokenizer = tiny_tokenizer(padding_side="right")
+        tokenizer.truncation_side = "left"  # as TRL loads them; some releases leave it to the given one
+        found = seen_of(name, made_rows(kind), options, tokenizer=tokenizer)
+        return _wrong_prompts(found, options["max_prompt_length"]), []
     free, found = (seen_of(name, made_rows(kind), {**_without(name), **one}) for one in ({}, options))
     limit = options.get("max_length", options.get("max_seq_length"))
     own = [value for one in ("max_prompt_length", "max_completion_length") if (value := options.get(one))]
