@@ -236,6 +236,12 @@ FAULTS = [
         "import trl.trainer.kto_trainer as own\n"
         "own.use_adapter = lambda model, adapter_name: model.disable_adapter()",
     ),
+    (
+        "utilities", "R31.async_rollouts", "rollouts with environments",
+        "import trl.experimental.async_grpo.async_rollout_worker as worker\n"
+        "replace(worker._AsyncRolloutLoop, '_generate_one', lambda f: lambda self, prompt, *a, **k: f(self, "
+        "[{**prompt[-1], 'content': prompt[-1]['content'].partition(' ')[0]}], *a, **k))",
+    ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
 BY_DAY = (0, 13, 16)
