@@ -24,6 +24,7 @@ from seatrial.targets.common.tiny import CHAT_TEMPLATE, ordinary_ids, tiny_model
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
 from seatrial.targets.trl.asynchronous_rollouts import PLACE as ASYNCHRONOUS
 from seatrial.targets.trl.asynchronous_rollouts import asynchronous_module
+from seatrial.targets.trl.compared.workers import without_servers
 from seatrial.targets.trl.former import BEFOREHAND, LEAKS, REPLACED
 from seatrial.targets.trl.named import code_has, parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
@@ -281,6 +282,7 @@ def _of_worker(_: Any) -> str:
     own.chat_template = CHAT_TEMPLATE + "{{ 'own' }}"
     module = _asynchronous()
     with ExitStack() as stack:
+        stack.enter_context(without_servers(module.AsyncGRPOTrainer))
         worker = stack.enter_context(patch.object(module, "AsyncRolloutWorker"))
         for one in ("patch_chunked_lm_head", "WeightTransferClient", "VLLMClient"):
             if hasattr(module, one):
