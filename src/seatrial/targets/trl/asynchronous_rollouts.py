@@ -250,6 +250,8 @@ def _acted(loop_class: Any, num_prompts: int) -> list[Acted]:
     """Run the loops until rollouts are there whose environments return another task with every third reset but one."""
     if "environment_factory" not in signature(loop_class.__init__).parameters:
         raise NotServed(f"asynchronous rollouts of trl {release('trl')} have no environments")
+    if int(release("transformers").split(".")[0]) < 5:
+        raise NotServed(f"tools of environments need transformers 5, and not {release('transformers')}")
     tokenizer = tiny_tokenizer()
     tools.prepare(tokenizer)
     server, tasks, rewarded = _Calling(tokenizer), count(), {}
