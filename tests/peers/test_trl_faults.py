@@ -236,6 +236,22 @@ FAULTS = [
         "import trl.trainer.kto_trainer as own\n"
         "own.use_adapter = lambda model, adapter_name: model.disable_adapter()",
     ),
+    (
+        "utilities", "R31.async_rollouts", "rollouts with environments",
+        "import trl.experimental.async_grpo.async_rollout_worker as worker\n"
+        "replace(worker._AsyncRolloutLoop, '_generate_one', lambda f: lambda self, prompt, *a, **k: f(self, "
+        "[{**prompt[-1], 'content': prompt[-1]['content'].partition(' ')[0]}], *a, **k))",
+    ),
+    (
+        "compared-sft", "R33.compared", "the saved settings",
+        "replace(trl.SFTTrainer, '__init__', lambda f: lambda self, *a, **k: "
+        "(f(self, *a, **k), setattr(self.model.generation_config, 'top_k', 50))[0])",
+    ),
+    (
+        "rows-grpo-awaited", "R24.whole", "prompts are those of the split",
+        "replace(trl.GRPOTrainer, '_tokenize_prompts', lambda f: lambda self, prompts: "
+        "(lambda ids, *rest: ([one[:3] for one in ids], *rest))(*f(self, prompts)))",
+    ),
 ]  # fmt: skip
 """An adapter, a relation, the law that breaks, and the fault."""
 BY_DAY = (0, 13, 16)

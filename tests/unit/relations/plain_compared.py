@@ -64,6 +64,7 @@ class PlainCompared:
             means=means,
             neutral_adapters=["from zero"],
             other_adapters=["from one"],
+            settings="own settings",
         )
 
     def compared_run(self, plan: ComparedPlan) -> ComparedRun:
@@ -138,6 +139,7 @@ class PlainCompared:
             before=before,
             after=after,
             fixed_before=fixed_before,
+            unlike=("ends",) * (faulty == "other settings"),
             fixed_after=fixed_after,
             saved=saved,
             kept=kept,

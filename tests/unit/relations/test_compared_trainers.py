@@ -53,6 +53,7 @@ FAULTS = [
     ("second trainer", "a second trainer of the same arguments"),
     ("rows", "the caller's arguments"),
     ("unsaved", "the saved model"),
+    ("other settings", "the saved settings"),
 ]
 OF_ADAPTERS = [
     ("another loss with adapters", "adapters that begin as nothing"),

@@ -39,7 +39,7 @@ def test_plain_functions_hold(name: str) -> None:
 def test_every_function_of_the_contract_is_tried() -> None:
     """Elsewhere: asynchronous rollouts (tests/peers/test_trl_faults.py), test_mixtures.py, test_activated.py, ..."""
     elsewhere = {"asynchronous rollouts", "asynchronous options", "packed rollouts", "mixed adapters"}
-    elsewhere |= {"activated adapters", "own adapters", "parts of adapters"}
+    elsewhere |= {"asynchronous environments", "activated adapters", "own adapters", "parts of adapters"}
     assert {*PLAIN, *DEFINED, *MADE, *PEERS} == set(UTILITIES) - elsewhere
 
 

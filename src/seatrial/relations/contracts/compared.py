@@ -105,6 +105,9 @@ class ComparedRun:
     """Tensors of the model that the trainer saved at the end, read again; None where it is read in no plain way."""
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     """Tensors of the trained model that belong in `saved`."""
+    unlike: tuple[str, ...] | None = None
+    """Settings of the saved model, of its generation and of its tokenizer that are not those given; None where it is
+    not read."""
     changed: tuple[str, ...] = ()
     """What the trainer changed in the caller's data set, options and callables' arguments."""
     num_steps: int = 0
@@ -155,6 +158,8 @@ class CompareSpec:
     """Kinds of adapters that change nothing before they are trained."""
     other_adapters: Sequence[str] = ()
     """Kinds that change the model from the beginning."""
+    settings: str = ""
+    """The variation in which the model has settings of its own, which are read again from what is saved."""
 
 
 @runtime_checkable

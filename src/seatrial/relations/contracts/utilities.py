@@ -379,6 +379,7 @@ UTILITIES: Mapping[str, str] = {
     "read answer": "(template, text of the prompt, text of the answer, tools) -> turn",
     "asynchronous rollouts": "(turns by prompt and copy, limit of rounds of calls) -> rows, requests, rewards, counts",
     "asynchronous options": "options that each request of them has",
+    "asynchronous environments": "(number of prompts) -> list of `Acted`, whose environments return tasks",
     "packed rollouts": "(rows, parts, limit of tokens or None) -> by batch and part its terms and its tokens",
     "cosine": "(verdicts, lengths, longest, bounds of wrong and of right answers) -> the rewards (arXiv 2502.03373)",
 }

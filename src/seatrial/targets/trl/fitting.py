@@ -88,6 +88,8 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
             "end token that it adds",
         ),
         (setup.second_end, ("eos_token_ids",), "second end token"),
+        # Releases around 0.28 have the option without effect, and say so.
+        (setup.prompt_limit and setup.samples, ("max_prompt_length",), "limit of prompts that it keeps"),
         (setup.tools == "environments", ("_multi_environment",), "environments of several kinds"),
         (setup.logs_rows, ('"log_extra"',), "columns that reward functions add to its tables"),
     ):

@@ -380,18 +380,3 @@ def second_trainer(stack: Any, case: ComparedPlan) -> Measure:
 def arguments_stay(stack: Any, case: ComparedPlan) -> Measure:
     """Check that rows of the data sets, and lists and dictionaries of the configuration, stay as they are."""
     return Measure.count(list(compared_run(stack, case).changed), "what the trainer changes")
-
-
-@COMPARED.law(
-    "the saved model", "tensors that a trainer leaves out of what it saves", cases=plan(num_steps=2)
-)
-def saved_model(stack: Any, case: ComparedPlan) -> Measure | None:
-    """Compare what the trainer saves at the end with the model that it trained."""
-    run = compared_run(stack, case)
-    if run.saved is None:
-        return None
-    saved = run.saved
-    wrong = [
-        name for name, value in run.kept.items() if name not in saved or not torch.equal(value, saved[name])
-    ]
-    return Measure.count(wrong, "tensors of the saved model that differ")

@@ -25,6 +25,7 @@ from seatrial.targets.common.tiny import tiny_model, tiny_scorer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports
 from seatrial.targets.trl.compared.defining import MADE, REWARDS, Defining, add_dropout
 from seatrial.targets.trl.compared.folders import model_folder, tokenizer_folder
+from seatrial.targets.trl.compared.keeping import OWN_SETTINGS
 from seatrial.targets.trl.compared.kinds import (
     BFLOAT16,
     DROPOUT,
@@ -129,6 +130,7 @@ class Compared(KnowsFailures, Defining):
             adapts=self.kind.adapts and "peft_config" in self._takes,
             neutral_adapters=NEUTRAL_ADAPTERS,
             other_adapters=OTHER_ADAPTERS,
+            settings=OWN_SETTINGS,
         )
 
     @property
@@ -196,7 +198,7 @@ class Compared(KnowsFailures, Defining):
             try:
                 return run.finished()
             except Exception as error:
-                refused = (*MAY_BE_REFUSED, *self.compare_spec.mixed)
+                refused = (*MAY_BE_REFUSED, OWN_SETTINGS, *self.compare_spec.mixed)
                 if plan.variation not in refused and not plan.adapter_kind and not plan.evaluated_as:
                     raise
                 raise NotServed(

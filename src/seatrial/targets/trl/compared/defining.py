@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +17,10 @@ from seatrial.relations.contracts.compared import ComparedPlan, CompareSpec, Def
 from seatrial.targets.common.made_generation import made_completion
 from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_model
+from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.common.zoo import ZOO, zoo_model
 from seatrial.targets.trl.compared.definitions.setting import Setting
+from seatrial.targets.trl.compared.keeping import OWN_SETTINGS, give_settings
 from seatrial.targets.trl.compared.kinds import SHORT, Kind, Options
 from seatrial.targets.trl.compared.rows import graded, graded_in_part, rewards_of
 from seatrial.targets.trl.compared.teachers import paired_tokenizer
@@ -49,6 +53,10 @@ class Defining(TinyCausalModel):
         """Return the data set of training and the held-out one."""
         raise NotImplementedError
 
+    def _model(self, plan: ComparedPlan) -> Any:
+        """Return the model, or its folder."""
+        raise NotImplementedError
+
     def _models(self, plan: ComparedPlan) -> dict[str, Any]:
         """Return the other models that the trainer may take, and rewards."""
         raise NotImplementedError
@@ -59,7 +67,19 @@ class Defining(TinyCausalModel):
         model = zoo_model(trait, self.tokenizer, seed) if trait else tiny_model(self.tokenizer, seed)
         if len(ends := self._sampling(plan)["ends"]) > 1:
             model.generation_config.eos_token_id = ends
+        if plan.variation == OWN_SETTINGS:
+            give_settings(model, self.tokenizer, several_ends="stop_token" not in self.kind.options)
         return model
+
+    def given_folder(self, plan: ComparedPlan) -> Path:
+        """Return a folder with the model and the tokenizer as they are given."""
+        model = self._model(plan)
+        if isinstance(model, str):
+            return Path(model)
+        folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        return folder
 
     @property
     def _definition(self) -> Callable[[Setting], torch.Tensor] | None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, ComparedStep, DefinedStep
 from seatrial.targets.common.trainers import resuming, temporary_folder
+from seatrial.targets.trl.compared.keeping import OWN_SETTINGS, unlike
 from seatrial.targets.trl.compared.rows import prompt_of
 
 UNTIMED = re.compile(
@@ -44,6 +45,10 @@ class MakesTrainers(Protocol):
 
     def trainer(self, plan: ComparedPlan, arguments: Any, sets: tuple[Any, Any], tokenizer: Any) -> Any:
         """Return the trainer of a new model."""
+        ...
+
+    def given_folder(self, plan: ComparedPlan) -> Path:
+        """Return a folder with the model and the tokenizer as they are given."""
         ...
 
     def defined_step(
@@ -95,7 +100,8 @@ class Run:
         after, fixed_after = _tensors(trainer)
         for number, step in enumerate(self.steps, start=1):
             step["defined"] = adapter.defined_step(plan, arguments, self.policies[:number])
-        saved, kept = _saved(trainer) if plan.num_ranks == 1 else (None, {})
+        folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        saved, kept = _saved(trainer, folder) if plan.num_ranks == 1 else (None, {})
         return ComparedRun(
             steps=tuple(ComparedStep(**one) for one in self.steps),
             before=before,
@@ -104,6 +110,9 @@ class Run:
             fixed_after=fixed_after,
             saved=saved,
             kept=kept,
+            unlike=tuple(unlike(folder, adapter.given_folder(plan)))
+            if plan.variation == OWN_SETTINGS
+            else None,
             changed=tuple(_changes(own, arguments, sets)),
             num_steps=trainer.state.global_step,
             evaluated=tuple(_evaluated(trainer)),
@@ -219,11 +228,10 @@ def _tensors(trainer: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return copied[0], copied[1]
 
 
-def _saved(trainer: Any) -> tuple[dict[str, Tensor] | None, dict[str, Tensor]]:
+def _saved(trainer: Any, folder: Path) -> tuple[dict[str, Tensor] | None, dict[str, Tensor]]:
     """Return the tensors of what the trainer saves, read again, and those of its model."""
     from safetensors.torch import load_file
 
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
     model = getattr(trainer.model, "policy", trainer.model)
     kept = {name: value.detach().clone() for name, value in model.state_dict().items()}
     trainer.save_model(str(folder))

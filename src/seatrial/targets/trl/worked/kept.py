@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -23,6 +22,9 @@ from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import CHAT_TEMPLATE, ordinary_ids, tiny_model, tiny_tokenizer
 from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.trl.asynchronous_rollouts import PLACE as ASYNCHRONOUS
+from seatrial.targets.trl.asynchronous_rollouts import asynchronous_module
+from seatrial.targets.trl.compared.workers import without_servers
 from seatrial.targets.trl.former import BEFOREHAND, LEAKS, REPLACED
 from seatrial.targets.trl.named import code_has, parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
@@ -32,9 +34,6 @@ from seatrial.targets.trl.worked.seen import known_options, made_trainer, or_ref
 
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
 TOLERANCE = 1e-4
-ASYNCHRONOUS = "trl.experimental.async_grpo"
-OF_SERVERS = ("aiohttp", "requests")
-"""Packages that only send requests to a server."""
 DIVERGENCES = ("GKD", "GOLD")
 """Trainers whose loss is the divergence of a student from a teacher."""
 MASKS = (("completion_mask",), ("assistant_masks",), ("completion_mask", "assistant_masks"))
@@ -263,22 +262,10 @@ def _asynchronous() -> Any:
     Raises:
         Gone: the release does not have it.
     """
-    place = f"{ASYNCHRONOUS}.async_grpo_trainer"
-    missing: list[str] = []
     try:
-        try:
-            return import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name not in OF_SERVERS:
-                raise
-        missing = [one for one in OF_SERVERS if one not in sys.modules and find_spec(one) is None]
-        sys.modules.update({one: MagicMock() for one in missing})
-        return import_module(place)
+        return asynchronous_module("async_grpo_trainer")
     except ImportError as error:
         raise Gone(f"asynchronous GRPO of trl {release('trl')}: {error}") from error
-    finally:
-        for one in missing:
-            del sys.modules[one]
 
 
 def _of_worker(_: Any) -> str:
@@ -295,6 +282,7 @@ def _of_worker(_: Any) -> str:
     own.chat_template = CHAT_TEMPLATE + "{{ 'own' }}"
     module = _asynchronous()
     with ExitStack() as stack:
+        stack.enter_context(without_servers(module.AsyncGRPOTrainer))
         worker = stack.enter_context(patch.object(module, "AsyncRolloutWorker"))
         for one in ("patch_chunked_lm_head", "WeightTransferClient", "VLLMClient"):
             if hasattr(module, one):

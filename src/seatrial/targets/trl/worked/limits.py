@@ -143,7 +143,7 @@ def _judged(name: str, kind: str, given: tuple[tuple[str, Any], ...]) -> Mistake
     options = dict(given)
     if kind == "prompts":
         tokenizer = tiny_tokenizer(padding_side="right")
-        tokenizer.truncation_side = "left"  # as TRL loads it, in releases that cut prompts by it
+        tokenizer.truncation_side = "left"  # as TRL loads them; some releases leave it to the given one
         found = seen_of(name, made_rows(kind), options, tokenizer=tokenizer)
         return _wrong_prompts(found, options["max_prompt_length"]), []
     free, found = (seen_of(name, made_rows(kind), {**_without(name), **one}) for one in ({}, options))
