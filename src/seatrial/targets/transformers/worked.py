@@ -17,7 +17,9 @@ from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resumi
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
+from seatrial.targets.transformers.worked_beams import BEAM_ROWS
 from seatrial.targets.transformers.worked_calls import CALL_ROWS
+from seatrial.targets.transformers.worked_chats import CHAT_ROWS
 from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked_parts import PART_ROWS
 from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
@@ -299,6 +301,8 @@ ROWS: Sequence[Row] = (
     Row("states", PLACE, "the model of an optimizer", _optimized, [[True, True], [True, True]], since="5"),
     *GENERATION_ROWS,
     *CALL_ROWS,
+    *BEAM_ROWS,
+    *CHAT_ROWS,
     *RUN_ROWS,
     *PREDICTION_ROWS,
     *DATA_ROWS,

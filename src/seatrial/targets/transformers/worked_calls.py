@@ -17,7 +17,7 @@ NUM_NEW = 4
 
 
 @cache
-def _causal() -> Any:
+def causal() -> Any:
     """Return a tiny Llama whose ids follow from its prompts."""
     made: Any = find_name("transformers", ["transformers:LlamaForCausalLM"])
     config: Any = find_name("transformers", ["transformers:LlamaConfig"])
@@ -34,7 +34,7 @@ def _causal() -> Any:
 
 
 @cache
-def _encoding() -> Any:
+def encoding() -> Any:
     """Return a tiny Bart whose ids follow from its inputs."""
     made: Any = find_name("transformers", ["transformers:BartForConditionalGeneration"])
     config: Any = find_name("transformers", ["transformers:BartConfig"])
@@ -51,7 +51,7 @@ def _encoding() -> Any:
     return model.eval()
 
 
-def _next(model: Any, ids: Sequence[int], decoded: Sequence[int] | None) -> Tensor:
+def next_logits(model: Any, ids: Sequence[int], decoded: Sequence[int] | None) -> Tensor:
     """Return the last logits of a whole forward pass of a row."""
     given: dict[str, Any] = {"input_ids": torch.tensor([list(ids)]), "use_cache": False}
     if decoded is not None:
@@ -67,7 +67,9 @@ def _greedy(
     """Return the row that follows by the largest logits; behind an encoder the decoder's, which begins with `first`."""
     row = list(ids if first is None else first)
     for _ in range(number):
-        row.append(int((_next(model, row, None) if first is None else _next(model, ids, row)).argmax()))
+        row.append(
+            int((next_logits(model, row, None) if first is None else next_logits(model, ids, row)).argmax())
+        )
         if row[-1] in ends:
             break
     return row
@@ -76,7 +78,7 @@ def _greedy(
 PROMPTS: Sequence[Sequence[int]] = ((5, 9, 11, 4), (7, 8), (20,))
 
 
-def _batch(side: str = "left") -> tuple[Tensor, Tensor]:
+def batch(side: str = "left") -> tuple[Tensor, Tensor]:
     widest = max(map(len, PROMPTS))
     rows, masks = [], []
     for row in PROMPTS:
@@ -97,7 +99,7 @@ def _cut(found: Tensor, start: int, ends: Sequence[int] = ()) -> list[list[int]]
 
 def _inputs(mixin: Any) -> list[str]:
     """Return which ways to give prompts do not give the ids of each row alone."""
-    model, (ids, mask) = _causal(), _batch()
+    model, (ids, mask) = causal(), batch()
     due = [_greedy(model, row, NUM_NEW, None)[len(row) :] for row in PROMPTS]
     own: Mapping[str, Any] = {"max_new_tokens": NUM_NEW, "do_sample": False, "eos_token_id": None}
     embeds = model.get_input_embeddings()(ids).detach()
@@ -151,7 +153,7 @@ def _cache(model: Any) -> Any:
 def _without_end(model: Any, prompt: Sequence[int]) -> list[int]:
     row = list(prompt)
     for _ in range(NUM_NEW):
-        logits = _next(model, row, None)
+        logits = next_logits(model, row, None)
         logits[END] = -torch.inf
         row.append(int(logits.argmax()))
     return row[len(prompt) :]
@@ -159,7 +161,7 @@ def _without_end(model: Any, prompt: Sequence[int]) -> list[int]:
 
 def _encoded(mixin: Any) -> list[str]:
     """Return which ways to give inputs to an encoder and its decoder do not give the ids of each row alone."""
-    model, (ids, mask) = _encoding(), _batch("right")
+    model, (ids, mask) = encoding(), batch("right")
     own: Mapping[str, Any] = {
         "max_new_tokens": NUM_NEW, "do_sample": False, "eos_token_id": None, "attention_mask": mask,
     }  # fmt: skip
@@ -189,22 +191,22 @@ def _encoded(mixin: Any) -> list[str]:
 
 def _lengths(mixin: Any) -> list[list[int]]:
     """Return the lengths of rows by each limit: of a causal model, of its embeddings, and of a decoder."""
-    causal, encoding, (ids, mask) = _causal(), _encoding(), _batch()
-    embeds = causal.get_input_embeddings()(ids).detach()
+    alone, encodes, (ids, mask) = causal(), encoding(), batch()
+    embeds = alone.get_input_embeddings()(ids).detach()
     found = []
     for limits in ({"max_new_tokens": 3}, {"max_length": 7}, {"max_length": 9, "max_new_tokens": 2}, {}):
         own: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "attention_mask": mask, **limits}
         found.append([
-            causal.generate(input_ids=ids, **own).shape[1],
-            causal.generate(inputs_embeds=embeds, **own).shape[1],
-            encoding.generate(input_ids=ids, **own).shape[1],
+            alone.generate(input_ids=ids, **own).shape[1],
+            alone.generate(inputs_embeds=embeds, **own).shape[1],
+            encodes.generate(input_ids=ids, **own).shape[1],
         ])  # fmt: skip
     return found
 
 
 def _ends(mixin: Any) -> list[str]:
     """Return where rows do not end at their first end, several of them, and are not padded after it."""
-    model, (ids, mask) = _causal(), _batch()
+    model, (ids, mask) = causal(), batch()
     plain = [_greedy(model, row, 6, None)[len(row) :] for row in PROMPTS]
     ends = [plain[0][1], plain[1][3]]
     wrong = []
@@ -221,7 +223,7 @@ def _ends(mixin: Any) -> list[str]:
         longest = max(map(len, due))
         rows = [row + [PAD] * (longest - len(row)) for row in due]
         wrong += [] if found[:, 4:].tolist() == rows else [f"{found[:, 4:].tolist()}, {rows} are due"]
-    unpadded = _causal().generation_config
+    unpadded = causal().generation_config
     kept, unpadded.pad_token_id = unpadded.pad_token_id, None
     try:
         found = model.generate(
@@ -239,7 +241,7 @@ def _returned(mixin: Any) -> list[str]:
     """Return which fields of a result are not those of the model: logits, scores, states, attentions, transitions."""
     wrong = []
     for name, model, (ids, mask) in (
-        ("causal", _causal(), _batch()), ("encoding", _encoding(), _batch("right")),
+        ("causal", causal(), batch()), ("encoding", encoding(), batch("right")),
     ):  # fmt: skip
         encodes = name == "encoding"
         model.set_attn_implementation("eager")
@@ -281,8 +283,8 @@ def _returned(mixin: Any) -> list[str]:
             for row, sequence in enumerate(found.sequences.tolist()):
                 prompt = list(PROMPTS[row // copies])
                 due = [
-                    _next(model, prompt, sequence[: start + step]) if encodes
-                    else _next(model, prompt + sequence[start : start + step], None)
+                    next_logits(model, prompt, sequence[: start + step]) if encodes
+                    else next_logits(model, prompt + sequence[start : start + step], None)
                     for step in range(NUM_NEW)
                 ]  # fmt: skip
                 scores = [one / (0.5 if "do_sample" in more else 1.0) for one in due]

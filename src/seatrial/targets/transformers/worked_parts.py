@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
+from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import nn
 
+from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
 from seatrial.targets.common.trainers import resuming
 from seatrial.targets.common.worked_rows import Row, unlike
@@ -79,6 +87,129 @@ def _optimizers(table: Optimizers, trainer_class: Any) -> list[str]:
             found = {name: group.get(name) for name in due} | {"lr": group["lr"]}
             wrong += [] if found == {**due, "lr": RATE} else [f"{dict(options)}: {found}"]
     return wrong
+
+
+SCHEDULES: Sequence[tuple[str, Mapping[str, Any]]] = (
+    ("linear", {}),
+    ("constant", {}),
+    ("constant_with_warmup", {}),
+    ("cosine", {"num_cycles": 1.5}),
+    ("cosine_with_restarts", {"num_cycles": 3}),
+    ("polynomial", {"lr_end": 0.01, "power": 2.0}),
+    ("inverse_sqrt", {"timescale": 3}),
+    ("cosine_with_min_lr", {"min_lr_rate": 0.2, "num_cycles": 1.0}),
+    ("cosine_with_min_lr", {"min_lr": 0.01}),
+    ("cosine_warmup_with_min_lr", {"min_lr_rate": 0.2, "warmup_lr_rate": 0.5}),
+    ("warmup_stable_decay", {"num_decay_steps": 3, "min_lr_ratio": 0.2, "decay_type": "linear"}),
+)
+"""Schedules with options of their own."""
+LAYERWISE: Mapping[str, str] = {
+    "galore_adamw": "galore_torch:GaLoreAdamW",
+    "galore_adafactor": "galore_torch:GaLoreAdafactor",
+    "apollo_adamw": "apollo_torch:APOLLOAdamW",
+}
+"""Optimizers that have a form of one optimizer a parameter, and the class of another package that each takes."""
+
+
+class _Packages(ExitStack):
+    """Packages of optimizers whose classes are plain gradient descent that keeps the rates of its steps."""
+
+    def __init__(self) -> None:
+        """Stand in for the packages, and say that they are installed."""
+        super().__init__()
+        self.rates: list[dict[int, float]] = []
+        noted = self.rates
+
+        class Noted(torch.optim.SGD):
+            def __init__(self, params: Any, lr: float, **more: Any) -> None:
+                super().__init__(params, lr=lr)
+
+            def step(self, closure: Any = None) -> None:  # type: ignore[override]
+                noted.append({id(one): group["lr"] for group in self.param_groups for one in group["params"]})
+                super().step(closure)
+
+        for name in {place.partition(":")[0] for place in LAYERWISE.values()}:
+            made = ModuleType(name)
+            for place in (*LAYERWISE.values(), "galore_torch:GaLoreAdamW8bit"):
+                setattr(made, place.partition(":")[2], Noted)
+            self.enter_context(patch.dict(sys.modules, {name: made}))
+        for module in ("transformers.trainer", "transformers.trainer_optimizer"):
+            try:
+                found = importlib.import_module(module)
+            except ImportError:
+                continue
+            for check in ("is_galore_torch_available", "is_apollo_torch_available"):
+                if hasattr(found, check):
+                    self.enter_context(patch.object(found, check, lambda: True))
+
+
+def _layerwise(get_scheduler: Any) -> list[str]:
+    """Return where a schedule of an optimizer of each parameter has other rates than one of a usual optimizer."""
+    made: Any = find_name("transformers", ["transformers.trainer_pt_utils:LayerWiseDummyOptimizer"])
+    wrong = []
+    for (name, options), warmup in product(SCHEDULES, (0, 3)):
+        given = {
+            "num_warmup_steps": warmup,
+            "num_training_steps": 12,
+            "scheduler_specific_kwargs": dict(options),
+        }
+        rates: list[list[float]] = []
+        for layerwise in (False, True):
+            one = nn.Parameter(torch.ones(()))
+            optimizer = torch.optim.SGD([one], lr=RATE)
+            whole = made(optimizer_dict={one: optimizer}, lr=RATE) if layerwise else optimizer
+            try:
+                schedule = get_scheduler(name, whole, **given)
+            except (ValueError, TypeError) as error:  # of an option that the schedule needs
+                wrong.append(f"{name}, {dict(options)}, {layerwise=}: {error}")
+                break
+            seen = []
+            for _ in range(12):
+                seen.append(optimizer.param_groups[0]["lr"])
+                optimizer.step()
+                (one * 2).backward()  # type: ignore[no-untyped-call]
+                schedule.step()
+            rates.append(seen)
+        if len(rates) == 2:
+            wrong += unlike(rates[1], rates[0], f"{name}, {dict(options)}, {warmup} steps of warmup")[:1]
+        if "constant" not in name and rates and len({*rates[0]}) < 2:
+            wrong.append(f"{name}: the rate does not change")
+    return wrong
+
+
+def _layerwise_runs(trainer_class: Any) -> list[str]:
+    """Return where an optimizer of each parameter has other rates than one of all, or leaves other weights."""
+    wrong = []
+    for optimizer, (schedule, options) in (
+        *(("galore_adamw", one) for one in SCHEDULES[:1]),
+        *((name, SCHEDULES[4]) for name in LAYERWISE),
+    ):
+        found = []
+        for form in (optimizer, f"{optimizer}_layerwise"):
+            with torch.random.fork_rng(devices=[]), _Packages() as packages:
+                torch.manual_seed(0)
+                model = Mixed()
+                args = arguments(
+                    optim=form, optim_target_modules=["first", "last"], lr_scheduler_type=schedule,
+                    lr_scheduler_kwargs=dict(options), warmup_steps=2, max_steps=8,
+                    per_device_train_batch_size=2, max_grad_norm=0.0,
+                )  # fmt: skip
+                trainer_class(model=model, args=args, train_dataset=numbered(8)).train()
+            rates: dict[str, list[float]] = {}
+            for name, value in model.named_parameters():
+                if value.requires_grad:
+                    rates[name] = [step[id(value)] for step in packages.rates if id(value) in step]
+            found.append((rates, model.state_dict()))
+        (rates, weights), (own, left) = found
+        what = f"{optimizer}, {schedule}, {dict(options)}"
+        for name, due in rates.items():
+            wrong += unlike(own[name], due, f"{what}, rates of {name}")[:1]
+        wrong += [
+            f"{what}, weights of {name}"
+            for name, value in weights.items()
+            if not torch.allclose(left[name], value, atol=1e-6)
+        ]
+    return wrong[:5]
 
 
 def _falling(trainer_class: Any) -> list[str]:
@@ -202,11 +333,24 @@ def _loaded(trainer_class: Any) -> list[list[bool]]:
     return found
 
 
-PLACE = "transformers:Trainer"
+PLACE, SCHEDULER = "transformers:Trainer", "transformers:get_scheduler"
 # Sources: the documentation of Trainer, TrainingArguments and TrainerCallback.
 PART_ROWS: Sequence[Row] = (
     Row("starts", PLACE, "groups of an optimizer", partial(_optimizers, OPTIMIZERS), [], since="4.57"),
     Row("starts", PLACE, "arguments of an optimizer", partial(_optimizers, WITH_ARGUMENTS), [], since="5.8"),
+    Row("steps", SCHEDULER, "schedules of an optimizer of each parameter", _layerwise, [], since="4.57"),
+    Row(
+        "steps",
+        PLACE,
+        "runs with an optimizer of each parameter",
+        _layerwise_runs,
+        [],
+        since="5",
+        known=KnownFailure(
+            "the schedule is made of the wrapped optimizer, and the rates of the parameters stay the same",
+            finding="Transformers: schedules of layer-wise optimizers",
+        ),
+    ),
     Row("steps", PLACE, "rates that wait for a metric", _falling, [], since="4.57"),
     Row("checkpoints", PLACE, "random numbers of a resumed run", _streams, [[True] * 3] * 2, since="4.57"),
     Row(

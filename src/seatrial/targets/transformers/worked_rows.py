@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
@@ -94,6 +95,66 @@ def _own_loss(trainer_class: Any) -> list[Any]:
     except ValueError as error:
         words = "did not return a loss" if "did not return a loss" in str(error) else str(error)
     return [seen, losses, words]
+
+
+class _Scaled(nn.Module):
+    """Numbers times a weight, with or without a loss of its own."""
+
+    def __init__(self, form: str, own: bool) -> None:
+        """Give a dictionary or a tuple, with a loss of its own or none."""
+        super().__init__()
+        self.weight, self.form, self.own = nn.Parameter(torch.tensor(0.5)), form, own
+        self.config = SimpleNamespace(to_dict=dict, to_json_string=str)
+
+    def forward(self, number: Tensor, labels: Tensor | None = None, target: Tensor | None = None) -> Any:
+        """Return them; the loss is the mean of their squares."""
+        found = {"logits": self.weight * number}
+        if self.own:
+            found = {"loss": (found["logits"] ** 2).mean(), **found}
+        return tuple(found.values()) if self.form == "tuple" else found
+
+
+def _own_losses(trainer_class: Any) -> list[str]:
+    """Return where a step is not by an own loss, for any columns of rows and outputs of models."""
+    wrong = []
+    for form, own, column, smoothing in product(
+        ("dictionary", "tuple"), (True, False), ("labels", "target", "label_names", None), (0.0, 0.2)
+    ):
+        seen: list[Any] = []
+
+        def loss_of(
+            outputs: Any, labels: Any, num_items_in_batch: Any = None, own: bool = own, seen: list[Any] = seen
+        ) -> Any:
+            logits = outputs["logits"] if isinstance(outputs, dict) else outputs[int(own)]
+            seen.append(None if labels is None else labels.tolist())
+            return ((logits - (3.0 if labels is None else labels)) ** 2).mean()
+
+        name = "target" if column == "label_names" else column
+        rows = [{"number": float(row + 1)} | ({} if name is None else {name: row - 1.0}) for row in range(4)]
+        model = _Scaled(form, own)
+        args = arguments(
+            optim="sgd", max_steps=1, per_device_train_batch_size=4, max_grad_norm=0.0, logging_steps=1,
+            label_smoothing_factor=smoothing, remove_unused_columns=False, lr_scheduler_type="constant",
+            **({"label_names": ["target"]} if column == "label_names" else {}),
+        )  # fmt: skip
+        trainer = trainer_class(model=model, args=args, train_dataset=rows, compute_loss_func=loss_of)
+        what = f"a {form}, {own=}, {column=}, {smoothing=}"
+        try:
+            trainer.train()
+        except (ValueError, RuntimeError) as error:  # of a model without a loss of its own
+            wrong.append(f"{what}: {error}")
+            continue
+        labelled = column == "labels"
+        due = [(0.5 * one, one - 2.0 if labelled else 3.0, one) for one in (1.0, 2.0, 3.0, 4.0)]
+        gradient = sum(2 * (found - right) * one for found, right, one in due) / 4
+        loss = sum((found - right) ** 2 for found, right, _ in due) / 4
+        wrong += unlike(
+            [model.weight.item()], [0.5 - args.learning_rate * gradient], f"{what}, the weight", 1e-5
+        )
+        wrong += unlike([trainer.state.log_history[0]["loss"]], [loss], f"{what}, the loss", 1e-3)
+        if [None if one is None else sorted(one) for one in seen] != [[-1, 0, 1, 2] if labelled else None]:
+            wrong.append(f"{what}: labels {seen}")
+    return wrong[:5]
 
 
 def _columns(trainer_class: Any) -> list[Any]:
@@ -265,6 +326,7 @@ DATA_ROWS: Sequence[Row] = (
         ],
         since="4.57",
     ),
+    Row("steps", PLACE, "an own loss of rows of any columns", _own_losses, [], since="4.57"),
     Row("batches", PLACE, "columns that a model takes", _columns, [KEPT] * 4 + [ALL] * 4, since="4.57"),
     Row("batches", PLACE, "rows in groups of one length", _samplers, [], since="5.20"),
     Row(
