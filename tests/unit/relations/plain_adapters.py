@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +87,9 @@ class PlainAdapted:
         kept = dropped(self, embedded_BSD.float())
         for name in names:
             factors = self.adapters[name]
-            logits_BSV = logits_BSV + (kept @ factors["A"].T @ factors["B"].T * self.scale()).to(self.dtype)
+            logits_BSV = logits_BSV + (
+                kept @ factors["A"].float().T @ factors["B"].float().T * self.scale()
+            ).to(self.dtype)
         return logits_BSV
 
     def loss(self, ids_BS: Tensor, labels_BS: Tensor, mask_BS: Tensor) -> float:
@@ -200,6 +202,26 @@ class PlainAdapted:
             if self.fault == "unmerging leaves the last" and not self.taken:
                 return
             self.base["weight"] = (self.base["weight"].float() - delta).to(self.dtype)
+            if self.fault == "factors are made anew" or (
+                self.fault == "factors are cast" and self.dtype != torch.float32
+            ):
+                for name, factors in self.adapters.items():
+                    self.adapters[name] = {key: value.clone() for key, value in factors.items()}
+
+    def cast(self, dtype: str) -> None:
+        self.dtype = getattr(torch, dtype)
+        self.base = {name: value.to(self.dtype) for name, value in self.base.items()}
+        for name, factors in self.adapters.items():
+            self.adapters[name] = {key: value.to(self.dtype) for key, value in factors.items()}
+
+    def optimizer(self, lr: float) -> Callable[[Tensor], None]:
+        held = {key: value for key, value in self.tensors().items() if key in self.trainable()}
+
+        def step(ids_BS: Tensor) -> None:
+            for key, gradient in self.gradients(ids_BS).items():
+                held[key].sub_(lr * gradient.sign())
+
+        return step
 
     def base_weights(self) -> Mapping[str, Tensor]:
         return self.base
