@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from tests.unit.relations.plain_combinations import combine_parts
 from tests.unit.relations.plain_dropout import dropped, in_training
+from tests.unit.relations.plain_training import groups_of, make_anew, step_of
 from torch import Tensor
 
 from seatrial.relations.contracts.adapters import AdapterSpec, OptimizerGroup, Role, Spread, WeightUpdate
@@ -202,11 +203,7 @@ class PlainAdapted:
             if self.fault == "unmerging leaves the last" and not self.taken:
                 return
             self.base["weight"] = (self.base["weight"].float() - delta).to(self.dtype)
-            if self.fault == "factors are made anew" or (
-                self.fault == "factors are cast" and self.dtype != torch.float32
-            ):
-                for name, factors in self.adapters.items():
-                    self.adapters[name] = {key: value.clone() for key, value in factors.items()}
+            make_anew(self)
 
     def cast(self, dtype: str) -> None:
         self.dtype = getattr(torch, dtype)
@@ -215,13 +212,7 @@ class PlainAdapted:
             self.adapters[name] = {key: value.to(self.dtype) for key, value in factors.items()}
 
     def optimizer(self, lr: float) -> Callable[[Tensor], None]:
-        held = {key: value for key, value in self.tensors().items() if key in self.trainable()}
-
-        def step(ids_BS: Tensor) -> None:
-            for key, gradient in self.gradients(ids_BS).items():
-                held[key].sub_(lr * gradient.sign())
-
-        return step
+        return step_of(self, lr)
 
     def base_weights(self) -> Mapping[str, Tensor]:
         return self.base
@@ -396,25 +387,7 @@ class PlainAdapters:
         self, *, lr: float, ratio: float, embedding_lr: float, weight_decay: float
     ) -> tuple[Sequence[OptimizerGroup], Mapping[str, Role]]:
         """Return three groups, one a role."""
-        roles: dict[str, Role] = {
-            "head.A": "A",
-            "head.B": "B",
-            "table.A": "embedding",
-            "table.B": "embedding",
-        }
-        rates = {
-            "A": lr,
-            "B": lr * ratio,
-            "embedding": lr if self.fault == "embedding rate" else embedding_lr,
-        }
-        decay = 0.0 if self.fault == "decay" else weight_decay
-        groups = [
-            OptimizerGroup(
-                names=tuple(n for n, one in roles.items() if one == role), lr=rate, weight_decay=decay
-            )
-            for role, rate in rates.items()
-        ]
-        return (groups[:-1] if self.fault == "a group is missing" else groups), roles
+        return groups_of(self.fault, lr, ratio, embedding_lr, weight_decay)
 
 
 class Doubled(PlainAdapters):
