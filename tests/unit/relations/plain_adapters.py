@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from tests.unit.relations.plain_combinations import combine_parts
 from tests.unit.relations.plain_dropout import dropped, in_training
+from tests.unit.relations.plain_training import groups_of, make_anew, step_of
 from torch import Tensor
 
 from seatrial.relations.contracts.adapters import AdapterSpec, OptimizerGroup, Role, Spread, WeightUpdate
@@ -87,7 +88,9 @@ class PlainAdapted:
         kept = dropped(self, embedded_BSD.float())
         for name in names:
             factors = self.adapters[name]
-            logits_BSV = logits_BSV + (kept @ factors["A"].T @ factors["B"].T * self.scale()).to(self.dtype)
+            logits_BSV = logits_BSV + (
+                kept @ factors["A"].float().T @ factors["B"].float().T * self.scale()
+            ).to(self.dtype)
         return logits_BSV
 
     def loss(self, ids_BS: Tensor, labels_BS: Tensor, mask_BS: Tensor) -> float:
@@ -200,6 +203,16 @@ class PlainAdapted:
             if self.fault == "unmerging leaves the last" and not self.taken:
                 return
             self.base["weight"] = (self.base["weight"].float() - delta).to(self.dtype)
+            make_anew(self)
+
+    def cast(self, dtype: str) -> None:
+        self.dtype = getattr(torch, dtype)
+        self.base = {name: value.to(self.dtype) for name, value in self.base.items()}
+        for name, factors in self.adapters.items():
+            self.adapters[name] = {key: value.to(self.dtype) for key, value in factors.items()}
+
+    def optimizer(self, lr: float) -> Callable[[Tensor], None]:
+        return step_of(self, lr)
 
     def base_weights(self) -> Mapping[str, Tensor]:
         return self.base
@@ -374,25 +387,7 @@ class PlainAdapters:
         self, *, lr: float, ratio: float, embedding_lr: float, weight_decay: float
     ) -> tuple[Sequence[OptimizerGroup], Mapping[str, Role]]:
         """Return three groups, one a role."""
-        roles: dict[str, Role] = {
-            "head.A": "A",
-            "head.B": "B",
-            "table.A": "embedding",
-            "table.B": "embedding",
-        }
-        rates = {
-            "A": lr,
-            "B": lr * ratio,
-            "embedding": lr if self.fault == "embedding rate" else embedding_lr,
-        }
-        decay = 0.0 if self.fault == "decay" else weight_decay
-        groups = [
-            OptimizerGroup(
-                names=tuple(n for n, one in roles.items() if one == role), lr=rate, weight_decay=decay
-            )
-            for role, rate in rates.items()
-        ]
-        return (groups[:-1] if self.fault == "a group is missing" else groups), roles
+        return groups_of(self.fault, lr, ratio, embedding_lr, weight_decay)
 
 
 class Doubled(PlainAdapters):

@@ -63,6 +63,11 @@ SUMS = "R29.combined/"
             "unmerging leaves the last",
             {"R29.merged/merge and unmerge", "R29.merged/merge and unmerge in bfloat16"},
         ),
+        (
+            "factors are made anew",
+            {"R29.merged/training continues", "R29.merged/training continues in bfloat16"},
+        ),
+        ("factors are cast", {"R29.merged/training continues in bfloat16"}),
         ("disabled stays merged", {"R29.merged/disabled while merged"}),
         ("shared factors", {"R29.several/switching"}),
         ("all train", {"R29.several/only the adapter in use trains"}),

@@ -108,6 +108,9 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "what a reward function returns besides": changed(
         "returned with rewards", lambda kept: {name: values[::-1] for name, values in kept.items()}
     ),
+    "accuracies where a reward function returns a number": changed(
+        "accuracies of numbers", lambda accuracies: accuracies[1:]
+    ),
     "rewards that a batch has already": changed("given rewards", lambda found: (*found[:2], 1)),
     "turns and earlier scores": changed(
         "turns of reward calls", lambda rows: [{**one, "turns": None} for one in rows]

@@ -6,7 +6,7 @@ options on one tiny model, whose weights are the same every time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,6 +210,14 @@ class AdaptedModel(Protocol):
 
     def unmerge(self) -> None:
         """Take them out again."""
+        ...
+
+    def cast(self, dtype: Precision) -> None:
+        """Give the whole model this precision, its adapters included."""
+        ...
+
+    def optimizer(self, lr: float) -> Callable[[Tensor], None]:
+        """Return a step of Adam on ids [B, S], of an optimizer that is made now; the loss is that of `gradients`."""
         ...
 
     def base_weights(self) -> Mapping[str, Tensor]:

@@ -34,6 +34,11 @@ def expected(answers: Answers, statistic: str, size: int) -> tuple[float, float]
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
+def of_all(answers: Answers, statistic: str) -> float:
+    """Return a statistic of all answers, each of them once."""
+    return OF_DRAWS[statistic](list(zip(answers.scores, answers.texts, strict=True)))
+
+
 def moments(answers: Answers) -> tuple[float, float]:
     """Return the mean of the scores, and their standard deviation, which divides by their number."""
     mean = math.fsum(answers.scores) / len(answers.scores)

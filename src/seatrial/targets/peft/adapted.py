@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.contracts.adapters import WeightUpdate
+from seatrial.relations.contracts.adapters import Precision, WeightUpdate
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
 from seatrial.targets.peft.updates import updates_of
@@ -202,6 +202,18 @@ class PeftAdapted:
 
     def unmerge(self) -> None:
         self.model.unmerge_adapter()
+
+    def cast(self, dtype: Precision) -> None:
+        self.model.to(getattr(torch, dtype))
+
+    def optimizer(self, lr: float) -> Callable[[Tensor], None]:
+        adam = torch.optim.Adam([value for value in self.model.parameters() if value.requires_grad], lr=lr)
+
+        def step(ids_BS: Tensor) -> None:
+            self.gradients(ids_BS)
+            adam.step()
+
+        return step
 
     def base_weights(self) -> Mapping[str, Tensor]:
         named = [*self.model.named_parameters(remove_duplicate=False), *self.model.named_buffers()]

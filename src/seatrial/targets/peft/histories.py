@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -231,6 +232,9 @@ def alone(adapters: Any, options: Options, name: str, *, seed: int, dropout: flo
         given = copy.deepcopy(options_of(kind, which, seed))
         if dropout and kind.dropout is not None:
             given[kind.dropout] = dropout
+        unknown = sorted(set(given) - {option.name for option in dataclasses.fields(adapters._config_class)})
+        if unknown:
+            raise NotServed(f"{kind.config} of this release has no {unknown[0]}")
         if kind.trait not in NETS:
             given["task_type"] = TASKS.get(kind.trait, "CAUSAL_LM")
         return adapters._config_class(**given)

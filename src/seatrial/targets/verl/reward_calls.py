@@ -49,6 +49,8 @@ class VerlRewardCalls(KnowsFailures):
     """Its registered name."""
     passed: ClassVar[tuple[str, ...]] = ("num_turns", "rollout_reward_scores")
     """Names under which a function is given turns and of earlier scores."""
+    records_numbers: ClassVar[bool] = False
+    """Whether a number that a function returns is recorded as the row's accuracy."""
     keeps: ClassVar[bool] = True
     """Whether what a function returns besides the score is kept; otherwise functions return numbers alone."""
 
@@ -66,6 +68,7 @@ class VerlRewardCalls(KnowsFailures):
                 if self._kept
                 else {}
             ),
+            **({"accuracies of numbers": self._accuracies} if self._kept and self.records_numbers else {}),
             **({"turns of reward calls": self._passed} if self._passes_turns() else {}),
             **({"given rewards": self._given} if self._takes_given() else {}),
         }
@@ -139,6 +142,9 @@ class VerlRewardCalls(KnowsFailures):
 
         found, kept = self.score(batch, score)
         return found.sum(1).tolist(), list(kept.get("said", [])), len(calls)
+
+    def _accuracies(self, rows: Sequence[ScoredRow], kind: Kind) -> list[float]:
+        return [float(one) for one in self._scored(rows, kind)[2].get("acc", [])]
 
     def _passed(self, rows: Sequence[ScoredRow], kind: Kind) -> list[Mapping[str, Any]]:
         turns, earlier = self.passed
@@ -355,20 +361,21 @@ def _of(
     name: str,
     passed: tuple[str, ...] = VerlRewardCalls.passed,
     known: Sequence[KnownFailure] = (),
+    **more: Any,
 ) -> type[Any]:
-    own = {"manager": name, "passed": passed, "known_failures": known}
+    own = {"manager": name, "passed": passed, "known_failures": known, **more}
     return type(f"Verl_{name}", (base,), {"__doc__": f"`{name}`.", **own})
 
 
 ADAPTERS: dict[str, type[Any]] = {
     "reward-calls": _of(VerlRewardCalls, "naive", known=[WITH_SPECIAL_TOKENS]),
-    "reward-calls-dapo": _of(VerlRewardCalls, "dapo", ("rollout_reward_scores",)),
+    "reward-calls-dapo": _of(VerlRewardCalls, "dapo", ("rollout_reward_scores",), records_numbers=True),
     "reward-calls-batch": VerlBatchCalls,
     "reward-calls-prime": VerlPrimeCalls,
-    "loop-calls": _of(VerlLoopCalls, "naive"),
-    "loop-calls-dapo": _of(VerlLoopCalls, "dapo", ()),
+    "loop-calls": _of(VerlLoopCalls, "naive", records_numbers=True),
+    "loop-calls-dapo": _of(VerlLoopCalls, "dapo", (), records_numbers=True),
     "loop-calls-gdpo": _of(VerlLoopCalls, "gdpo", ()),
-    "loop-calls-limited": _of(VerlLoopCalls, "rate_limited", ()),
+    "loop-calls-limited": _of(VerlLoopCalls, "rate_limited", (), records_numbers=True),
     "loop-calls-remote": VerlRemoteCalls,
 }
 """Managers by the names of both registries."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from seatrial.relations.tensors import largest_difference
 
 UNITS = 3
 """Units of a tensor's largest value: three factors, scaling, cast and sum round by half a unit each."""
+RATE = 0.05
+"""Of Adam, whose step is about as large: bfloat16 sees it in values up to 6."""
 UNMERGED = 12
 """There and back where up to four reflections multiply the weight: eight products that round by 1.5 units each."""
 
@@ -135,6 +137,33 @@ def unmerging_gives_base(stack: Any, case: AdapterCase, dtype: Precision) -> Mea
     return _worst(
         dict(model.base_weights()), before, bound, f"weights in {dtype} after merging and unmerging"
     )
+
+
+@MERGED.law("training continues", "new tensors in the place of those that an optimizer has", dtype="float32")
+@MERGED.law(
+    "training continues in bfloat16", "tensors of an adapter that are cast and put back", dtype="bfloat16"
+)
+def training_continues(stack: Any, case: AdapterCase, dtype: Precision) -> Measure:
+    """Check that an optimizer changes the same tensors after merging and unmerging, all of it in one precision."""
+    ids_BS = ids_of(stack, case)
+    model = _moved(stack, case, "float32")
+    model.cast(dtype)
+    step = model.optimizer(RATE)
+    due = _changed(model, step, ids_BS)
+    if not due:
+        return Measure(error=1.0, bound=0, what="a step changes no tensor before merging")
+    model.merge()
+    model.unmerge()
+    left = sorted(due - _changed(model, step, ids_BS))
+    return Measure.count(left, "tensors that a step changes no more after merging and unmerging")
+
+
+def _changed(model: AdaptedModel, step: Callable[[Tensor], None], ids_BS: Tensor) -> set[str]:
+    """Return the names of the tensors that train and that a step changes."""
+    before = {name: model.tensors()[name].clone() for name in model.trainable()}
+    step(ids_BS)
+    after = model.tensors()
+    return {name for name, value in before.items() if not torch.equal(after[name], value)}
 
 
 def _growth(before: dict[str, Tensor], merged: dict[str, Tensor]) -> float:

@@ -11,10 +11,11 @@ import numpy as np
 
 from seatrial.relations.contracts.validation import Answers, ValidationCase
 from seatrial.relations.law import Measure, Relation
-from seatrial.relations.oracles.validation import expected, moments
+from seatrial.relations.oracles.validation import expected, moments, of_all
 
 NUM_ANSWERS = 5
 SIZES = (2, NUM_ANSWERS)
+ROUNDING = 1e-9
 DEVIATIONS = 6.0
 """Of an estimate's standard error: one in a billion correct ones is farther off."""
 
@@ -85,7 +86,10 @@ def moments_are_of_each_prompt(stack: Any, case: ValidationCase, without_texts: 
 
 
 def draws_are_as_expected(stack: Any, case: ValidationCase, statistics: Sequence[str]) -> Measure:
-    """Compare estimates with the exact expectation, in standard errors."""
+    """Compare estimates with the exact expectation, in standard errors.
+
+    That of all answers of a prompt may also be of the answers themselves, without draws.
+    """
     given = stack.validation_metrics(case.answers)
     found = []
     for source, prompts in _by_source(case):
@@ -96,6 +100,9 @@ def draws_are_as_expected(stack: Any, case: ValidationCase, statistics: Sequence
                 error = math.fsum(deviation for _, deviation in exact) / len(exact)
                 value = given.get(source, {}).get(f"{statistic}@{size}/mean", math.nan)
                 scale = max(error / math.sqrt(stack.validation_draws), 1e-9)
+                whole = math.fsum(of_all(one, statistic) for one in prompts) / len(prompts)
+                if size == NUM_ANSWERS and abs(value - whole) <= ROUNDING:
+                    right = value
                 name = f"{statistic}@{size}/mean"
                 where = f"{name} of source {source}: {value:.6g}, {right:.6g} is expected"
                 found.append((name, abs(value - right) / scale, where))

@@ -17,8 +17,11 @@ REWARD_CALLS = relation_of(
     "reward-functions-get-each-rows-own-facts",
     "A reward function is given the text, the right answer and the facts of each row; what it returns stays with it.",
 )
-Kind = Literal["number", "dictionary", "awaited"]
-"""What the function returns; one that is awaited returns a number."""
+Kind = Literal["number", "dictionary", "awaited", "either"]
+"""What the function returns; one that is awaited returns a number, and `either` depends on the row's source."""
+
+
+SOURCES = ("made/a", "made/longer")
 
 
 class ScoredRow(NamedTuple):
@@ -53,6 +56,8 @@ def scored(call: RewardCall) -> float:
 def returned(call: RewardCall, kind: Kind) -> Any:
     """Return what the function returns."""
     score = scored(call)
+    if kind == "either" and call.source == SOURCES[1]:
+        return {"score": score, "acc": float(call.right in call.answer)}
     if kind != "dictionary":
         return score
     return {"score": score, "found": call.answer[-3:], "is_right": call.right in call.answer}
@@ -68,7 +73,7 @@ def _rows(case: Numbers) -> list[ScoredRow]:
     lengths = torch.randint(1, 12, (6,), generator=case.generator()).tolist()
     return [
         ScoredRow(
-            source=("made/a", "made/longer")[number % 2],
+            source=SOURCES[number % 2],
             prompt=f"what is {number}? {'so ' * number}",
             answer=f"{'it is ' * length}{number if number % 3 else 'unknown'}",
             right=str(number),
@@ -107,6 +112,18 @@ def extras_of(rows: Sequence[ScoredRow], kind: Kind) -> dict[str, list[Any]]:
     """Return what the function returned of each row by name."""
     found = [returned(call_of(row), kind) for row in rows]
     return {name: [one[name] for one in found] for name in found[0]}
+
+
+def _of_numbers(case: Numbers) -> Iterable[Arguments]:
+    rows = _rows(case)
+    kinds: tuple[Kind, ...] = ("number", "either")
+    return [(given, kind) for kind in kinds for given in (rows, rows[::-1], rows[1:])]
+
+
+def accuracies_of(rows: Sequence[ScoredRow], kind: Kind) -> list[float]:
+    """Return the accuracy of each row: what the function calls so, or the number that it returns."""
+    found = [returned(call_of(row), kind) for row in rows]
+    return [one["acc"] if isinstance(one, dict) else one for one in found]
 
 
 def given_of(rows: Sequence[ScoredRow]) -> tuple[list[float], list[Any], int]:
@@ -157,6 +174,14 @@ REWARD_FUNCTIONS = (
         suspects="names that are lost, values of other rows",
         cases=_named,
         right=extras_of,
+    ),
+    Plain(
+        name="accuracies of numbers",
+        law="accuracies where a reward function returns a number",
+        suspects="numbers that are not recorded, so that accuracies are fewer than rows",
+        cases=_of_numbers,
+        right=accuracies_of,
+        bound=FLOAT32,
     ),
     Plain(
         name="given rewards",
