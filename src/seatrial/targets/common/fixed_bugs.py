@@ -57,6 +57,13 @@ def all_fixed_bugs() -> tuple[FixedBug, ...]:
     """Return the bugs of the table."""
     rows: list[dict[str, Any]] = tomllib.loads(TABLE.read_text(encoding="utf-8"))["bug"]
     return tuple(
-        FixedBug(**{name: tuple(one) if isinstance(one, list) else one for name, one in row.items()})
+        FixedBug(
+            what=row["what"],
+            target=row["target"],
+            adapters=tuple(row["adapters"]),
+            laws=tuple(row["laws"]),
+            before=row["before"],
+            shown=tuple(row.get("shown", ())),
+        )
         for row in rows
     )
