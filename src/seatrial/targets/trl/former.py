@@ -343,8 +343,8 @@ ENDS = KnownFailure(
 ENDS_OF_GIVEN = replace(ENDS, reason="the end token of an answer is not trained where it is the padding")
 SWAPPED = KnownFailure(
     "the student and its teacher are swapped in the divergence and in its mixture",
-    finding=LOSSES,
-    releases=before("trl", "0.16"),
+    LOSSES,
+    before("trl", "0.16"),
 ).of("R34.worked/formulas")
 NO_ANSWER = KnownFailure(
     "the divergence of a batch without an answer is NaN", finding=LOSSES, releases=before("trl", "1.7")
@@ -365,9 +365,7 @@ TYPES = KnownFailure(
     releases=before("trl", "1.5"),
 )
 PADDING_KEPT = KnownFailure(
-    "padding is kept in place of the end of a row (trl-3398)",
-    finding=FUNCTIONS,
-    releases=before("trl", "0.18.2"),
+    "padding is kept in place of the end of a row (trl-3398)", FUNCTIONS, before("trl", "0.18.2")
 ).of(
     "R34.worked/batches::*{'max_length': 16}, *{'max_length': 16 'truncation_mode': 'keep_end'}",
     "R34.worked/combinations::*{'max_length': 12 *, *{'max_length': 16 *",
