@@ -90,12 +90,16 @@ class ProcessMeans:
 
 
 def test_means_of_processes_are_known_of_trainers_that_gather_them() -> None:
-    """In several processes, and with a reference."""
-    for trainer, beta, spreads, known in (
-        (ProcessMeans, 0.2, True, True),
-        (ProcessMeans, 0.2, False, False),
-        (ProcessMeans, 0.0, True, False),
-        (object, 0.2, True, False),
+    """In several processes, and with a reference or steps on parts of a batch."""
+    for trainer, beta, spreads, num_slices, known in (
+        (ProcessMeans, 0.2, True, 1, True),
+        (ProcessMeans, 0.2, False, 1, False),
+        (ProcessMeans, 0.0, True, 1, False),
+        (ProcessMeans, 0.0, True, 2, True),
+        (ProcessMeans, 0.0, False, 2, False),
+        (object, 0.2, True, 1, False),
     ):
         spec = TrainerSpec(objective=RolloutSpec(beta=beta), scalars={}, spreads=spreads)
-        assert averages_processes(SimpleNamespace(trainer_spec=spec, trainer_class=trainer)) == known
+        setup = SimpleNamespace(num_slices=num_slices)
+        adapter = SimpleNamespace(trainer_spec=spec, trainer_class=trainer, setup=setup)
+        assert averages_processes(adapter) == known

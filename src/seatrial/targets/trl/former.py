@@ -350,9 +350,7 @@ NO_ANSWER = KnownFailure(
     "the divergence of a batch without an answer is NaN", finding=LOSSES, releases=before("trl", "1.7")
 ).of("R34.worked/formulas")
 UNREAD_OPTIONS = KnownFailure(
-    "scripts do not read `model_init_kwargs` of a file of options",
-    finding=LOSSES,
-    releases=before("trl", "1.15"),
+    "scripts do not read `model_init_kwargs` of a file of options", LOSSES, before("trl", "1.15")
 ).of("R34.worked/models")
 LAUNCHES = KnownFailure(
     "commands other than `trl sft` do not pass the options of the launch on",
