@@ -234,6 +234,7 @@ UTILITIES: Mapping[str, str] = {
     "reward calls": "(rows, what the function returns) -> what it is given; see `laws.utilities.reward_calls`",
     "rewards of calls": "(as `reward calls`) -> rewards at the last tokens of rows",
     "returned with rewards": "(as `reward calls`) -> what the function returns by name",
+    "accuracies of numbers": "(as `reward calls`) -> accuracies of the rows of a function that returns numbers",
     "given rewards": "(rows whose batch has rewards) -> rewards, what came with them, number of calls",
     "turns of reward calls": "(as `reward calls`) -> turns and earlier scores that it is given",
     "reward calls of episodes": "(rows) -> ids of each answer, and the facts that the function is given with it",
