@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from seatrial.relations.expected import OF_PARTS
+
 TABLE = Path(__file__).parents[1] / "fixed_bugs.toml"
 
 
@@ -40,14 +42,14 @@ class FixedBug:
 
     def breaks(self, law: str) -> bool:
         """Return whether it breaks `RELATION/law`, or that part of a law; one of a whole law breaks all its parts."""
-        whole = law.partition("::")[0]
+        whole = law.partition(OF_PARTS)[0]
         return any(fnmatchcase(one, pattern) for one in (law, whole) for pattern in self.laws)
 
     def keys(self, laws: Sequence[str]) -> list[str]:
         """Return the keys of `expected_failures` that stand for it, of these laws."""
         found = []
         for pattern in self.laws:
-            law, separator, parts = pattern.partition("::")
+            law, separator, parts = pattern.partition(OF_PARTS)
             found += [one + separator + parts for one in laws if fnmatchcase(one, law)]
         return found
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from seatrial.targets.common.known import KnownFailure, Releases, before, between
-from seatrial.targets.trl.named import drops_caches, sources
+from seatrial.targets.trl.named import code_has, drops_caches, sources
 
 OF_PROCESSES = re.compile(
     r"gather\(mean_kl\)\.nanmean\(\)|gather_for_metrics\(mean_kl\)\.mean\(\)"
@@ -26,7 +26,7 @@ FUNCTIONS = "TRL: small functions and scripts of earlier releases"
 
 def _has(adapter: Any, words: str) -> bool:
     """Return whether TRL's own code of the trainer has these words."""
-    return any(words in source for source in sources([adapter.trainer_class], "trl"))
+    return code_has(words, adapter.trainer_class, "trl")
 
 
 def _of(*trainers: str, releases: Releases) -> Releases:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
-from seatrial.targets.trl.worked.rows import Row
+from seatrial.targets.trl.worked.rows import Row, by_trainer
 from seatrial.targets.trl.worked.seen import made_trainer, or_refused
 
 LENGTHS: Mapping[str, Sequence[tuple[int, int, int]]] = {
@@ -127,16 +126,4 @@ def _rows_of(name: str) -> Iterator[Row]:
     yield row("a step that returns its loss alone", partial(_loss_alone, name))
 
 
-def _made(name: str) -> Sequence[Row]:
-    """Return the rows of a trainer.
-
-    Raises:
-        Gone: the release does not have it.
-    """
-    find_trainer(name)
-    return list(_rows_of(name))
-
-
-EVALUATED: Mapping[str, Callable[[], Sequence[Row]]] = {
-    f"evaluated-{name.lower()}": partial(_made, name) for name in KINDS
-}
+EVALUATED = by_trainer("evaluated", KINDS, _rows_of)

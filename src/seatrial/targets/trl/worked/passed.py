@@ -16,7 +16,7 @@ from seatrial.targets.trl.named import parameters_of, sources
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.evaluated import differing, figures
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
-from seatrial.targets.trl.worked.rows import Row
+from seatrial.targets.trl.worked.rows import Row, by_trainer
 from seatrial.targets.trl.worked.seen import made_trainer, or_refused, seen_of
 
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
@@ -242,19 +242,7 @@ def _rows_of(name: str) -> Iterator[Row]:
         yield row("batches", what, partial(_seeded, name, evaluates), [True, False])
 
 
-def _made(name: str) -> Sequence[Row]:
-    """Return the rows of a trainer.
-
-    Raises:
-        Gone: the release does not have it.
-    """
-    find_trainer(name)
-    return list(_rows_of(name))
-
-
-PASSED: Mapping[str, Callable[[], Sequence[Row]]] = {
-    f"passed-{name.lower()}": partial(_made, name) for name in KINDS
-}
+PASSED = by_trainer("passed", KINDS, _rows_of)
 NO_TOOLS = KnownFailure(
     "an empty list of tools in a row is given to the template, which may write about tools for it",
     finding="TRL: rows with an empty list of tools",

@@ -17,7 +17,7 @@ from seatrial.targets.trl.named import code_has, parameters_of
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.given import adapted_model, lora_options
 from seatrial.targets.trl.worked.limits import KINDS, made_rows, places
-from seatrial.targets.trl.worked.rows import Row
+from seatrial.targets.trl.worked.rows import Row, by_trainer
 from seatrial.targets.trl.worked.seen import made_trainer, or_refused, takes
 
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
@@ -360,16 +360,4 @@ def _rows_of(name: str) -> Iterator[Row]:
     yield row("offers", "the card of a model", partial(_card, name), CARD, "1.0")
 
 
-def _made(name: str) -> Sequence[Row]:
-    """Return the rows of a trainer.
-
-    Raises:
-        Gone: the release does not have it.
-    """
-    find_trainer(name)
-    return list(_rows_of(name))
-
-
-PREPARED: Mapping[str, Callable[[], Sequence[Row]]] = {
-    f"prepared-{name.lower()}": partial(_made, name) for name in TRAINERS
-}
+PREPARED = by_trainer("prepared", TRAINERS, _rows_of)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.common import worked_rows
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.trl.preferences import find_trainer
 
 UTILS = "trl.trainer.utils"
 EXPERIMENTAL = "trl.experimental.utils"
 
-__all__ = ["EXPERIMENTAL", "UTILS", "Row", "examples"]
+__all__ = ["EXPERIMENTAL", "UTILS", "Row", "by_trainer", "examples"]
 
 
 def _with_state(example: WorkedExample) -> WorkedExample:
@@ -27,3 +29,15 @@ def _with_state(example: WorkedExample) -> WorkedExample:
 def examples(rows: Iterable[Row], subject: str) -> list[WorkedExample]:
     """Return the worked examples of a subject."""
     return [_with_state(example) for example in worked_rows.examples("trl", rows, subject)]
+
+
+def by_trainer(
+    kind: str, names: Iterable[str], rows_of: Callable[[str], Iterable[Row]]
+) -> dict[str, Callable[[], Sequence[Row]]]:
+    """Return what makes the rows of each trainer by the adapter `KIND-TRAINER`; it raises Gone where there is none."""
+    return {f"{kind}-{name.lower()}": partial(_made, rows_of, name) for name in names}
+
+
+def _made(rows_of: Callable[[str], Iterable[Row]], name: str) -> Sequence[Row]:
+    find_trainer(name)
+    return list(rows_of(name))

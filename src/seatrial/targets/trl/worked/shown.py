@@ -18,7 +18,7 @@ from seatrial.targets.common.tiny import END, tiny_tokenizer
 from seatrial.targets.trl.named import code_has
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.limits import made_rows, places
-from seatrial.targets.trl.worked.rows import Row
+from seatrial.targets.trl.worked.rows import Row, by_trainer
 from seatrial.targets.trl.worked.seen import Seen, or_refused, seen_of, takes
 
 LENGTHS = ((3, 5, 7), (6, 2, 4), (8, 9, 3), (2, 7, 8))
@@ -309,13 +309,7 @@ def _since(name: str, form: Form, begins: bool) -> str:
     return max(every, own, key=Version) if begins else own
 
 
-def _made(name: str) -> Sequence[Row]:
-    """Return the rows of a trainer.
-
-    Raises:
-        Gone: the release does not have it.
-    """
-    find_trainer(name)
+def _rows_of(name: str) -> Sequence[Row]:
     return [
         Row(
             "texts",
@@ -330,6 +324,4 @@ def _made(name: str) -> Sequence[Row]:
     ]
 
 
-SHOWN: Mapping[str, Callable[[], Sequence[Row]]] = {
-    f"shown-{name.lower()}": partial(_made, name) for name in TRAINERS
-}
+SHOWN = by_trainer("shown", TRAINERS, _rows_of)
