@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import json
 import sys
@@ -71,10 +72,21 @@ def _docs_in_source(kind: type[BaseModel]) -> Mapping[str, str]:
 def _docs_in_module(name: str) -> Mapping[str, Mapping[str, str]]:
     """Return the docs of the fields of each class of a module; none of one without a source file."""
     try:
-        tree = ast.parse(inspect.getsource(sys.modules[name]))
+        tree = _parsed(inspect.getsource(sys.modules[name]))
     except (OSError, TypeError):
         return {}
     return {path: dict(_docs(definition)) for path, definition in _classes(tree, "")}
+
+
+def _parsed(source: str) -> ast.Module:
+    """Parse without collecting garbage: a finalizer that parses too makes `ast.parse` raise SystemError (gh-106905)."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:

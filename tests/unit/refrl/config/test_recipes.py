@@ -1,5 +1,7 @@
 """Recipes are found by name, and a configuration is shown whole with its docs."""
 
+import ast
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +10,9 @@ import pytest
 import yaml
 
 from refrl.cli import main
-from refrl.config import ConfigError, GRPORunConfig, SFTRunConfig, load_config
+from refrl.config import ConfigError, GRPORunConfig, SFTRunConfig, describe, load_config
 from refrl.config.base import Section
+from refrl.config.checkpointing import CheckpointingConfig
 from refrl.config.describe import option_docs
 from refrl.recipes import find_config, recipe_loop, recipe_names, recipe_path
 
@@ -94,3 +97,23 @@ def test_help_loads_neither_torch_nor_the_schema(repository: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_docs_are_read_while_other_code_parses() -> None:
+    """What runs when garbage is collected may parse; afterwards garbage is collected again."""
+
+    def parse(_phase: str, _info: object) -> None:
+        ast.parse("x = (1 + 2)")
+
+    before = gc.get_threshold()
+    gc.callbacks.append(parse)
+    gc.set_threshold(20)
+    try:
+        describe._docs_in_module.cache_clear()
+        docs = option_docs(CheckpointingConfig)
+        collects = gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(parse)
+    assert docs
+    assert collects
