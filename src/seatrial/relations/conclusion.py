@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from seatrial.relations.expected import Expected, is_named
+from seatrial.relations.expected import OF_PARTS, Expected, is_named
 from seatrial.relations.law import (
     MAX_NAMED,
     Law,
@@ -103,7 +103,7 @@ def conclude(
     if expected.may_hold:
         notes = [
             *notes,
-            *(f"{what} holds, and is declared broken ({reason})" for what, reason in fixed.items()),
+            *(f"{_law_named(key)} holds, and is declared broken ({reason})" for key, reason in fixed.items()),
         ]
     details = {
         "laws_fixed": list(fixed),
@@ -178,9 +178,9 @@ def _broken_parts(results: Sequence[LawResult], expected: Expected) -> dict[str,
 
 
 def _fixed(relation: Relation, results: Sequence[LawResult], expected: Expected) -> dict[str, str]:
-    """Return the expected failures that no longer occur, with the given reason."""
+    """Return the expected failures that no longer occur: reasons by the keys of `expected_failures`."""
     fixed = {
-        f"law {result.law.name!r}": expected.laws[result.law.name]
+        relation.key(result.law): expected.laws[result.law.name]
         for result in results
         if result.held and result.law.name in expected.laws
     }
@@ -189,11 +189,20 @@ def _fixed(relation: Relation, results: Sequence[LawResult], expected: Expected)
         for names, reason in expected.parts.get(result.law.name, {}).items():
             own = [part for part in result.judged_parts if is_named(part, names)]
             if own and not set(own) & set(known) and result.law.name not in expected.laws:
-                fixed[f"law {result.law.name!r}, {names}"] = reason
+                fixed[relation.key(result.law) + OF_PARTS + names] = reason
     exercised = [result for result in results if result.num_cases]
     if expected.whole is not None and exercised and not any(one.violation or one.known for one in exercised):
         fixed[relation.id] = expected.whole
     return fixed
+
+
+def _law_named(key: str) -> str:
+    """Return how a message calls a key of `expected_failures`."""
+    relation, separator, law = key.partition("/")
+    if not separator:
+        return relation
+    name, _, parts = law.partition(OF_PARTS)
+    return f"law {name!r}, {parts}" if parts else f"law {name!r}"
 
 
 def _unexpected(results: Sequence[LawResult]) -> list[Violation]:
@@ -222,8 +231,8 @@ def _failed(
         for one in details["raises"]
     ]
     sentences += [
-        f"{what} is in expected_failures but holds: remove the entry ({reason})"
-        for what, reason in fixed.items()
+        f"{_law_named(key)} is in expected_failures but holds: remove the entry ({reason})"
+        for key, reason in fixed.items()
     ]
     first = next(iter([*violations, *unexpected]), None)
     measure = first.measure if first else None

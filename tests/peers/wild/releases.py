@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -79,17 +78,9 @@ def record(verdicts: Iterable[Mapping[str, Any]]) -> Found:
             for law in laws:
                 names = [OF_PARTS + part for part in parts.get(law, {}).get(broken, [])]
                 row[kind] += [f"{relation}/{law}{name}" for name in names or [""]]
-        row["mended"] += [f"{relation}/{_law_in(what)}" for what in details.get("laws_fixed", [])]
+        row["mended"] += details.get("laws_fixed", [])
         row["blocked"] += [verdict["reason"]] if verdict["outcome"] == "Blocked" else []
     return found
-
-
-def _law_in(what: str) -> str:
-    """Return the law that a verdict calls `law 'NAME'`, or `law 'NAME', PARTS`, with its parts."""
-    found = re.fullmatch(r"law '(.*?)'(?:, (.*))?", what)
-    if found is None:
-        return what
-    return OF_PARTS.join(one for one in found.groups() if one)
 
 
 @cache

@@ -193,7 +193,7 @@ def test_an_expected_failure_that_holds_is_reported_where_other_releases_are_jud
     verdict = judged(law("bad", measured(0.0)), stack=OfAnyRelease())
     assert verdict.outcome is Outcome.PASS
     assert "law 'bad' holds, and is declared broken (bug 12, mended in 3.1)" in verdict.reason
-    assert verdict.details["laws_fixed"] == ["law 'bad'"]
+    assert verdict.details["laws_fixed"] == ["R99.x/bad"]
     assert judged(BAD, stack=OfAnyRelease()).outcome is not Outcome.FAIL
     assert judged(law("worse", measured(2.0)), stack=OfAnyRelease()).outcome is Outcome.FAIL
 
@@ -248,7 +248,7 @@ def test_a_declared_scalar_that_holds_is_red_beside_a_broken_one() -> None:
     """One that is not logged excuses nothing and is not fixed; a crash is of no scalar."""
     verdict = judged(scalars(loss=2.0, logps=0.0), stack=ExpectingScalars())
     assert verdict.outcome is Outcome.FAIL
-    assert verdict.details["laws_fixed"] == ["law 'scalars', logits/*, logps"]
+    assert verdict.details["laws_fixed"] == ["R99.x/scalars::logits/*, logps"]
     assert judged(scalars(loss=2.0), stack=ExpectingScalars()).details["laws_fixed"] == []
     crash = law("scalars", raising(KeyError("loss")))
     assert judged(crash, stack=ExpectingScalars()).outcome is Outcome.FAIL
