@@ -14,7 +14,13 @@ import torch
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row, Worked
-from seatrial.targets.verl import worked_batches, worked_counts, worked_values
+from seatrial.targets.verl import (
+    worked_batches,
+    worked_counts,
+    worked_mathematics,
+    worked_texts,
+    worked_values,
+)
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.steps import batch_of_rows, of_rows
 from seatrial.targets.verl.worked_requests import reference_requests, request_of
@@ -357,7 +363,14 @@ class OfVerl(Worked):
     """Batches, parts, losses, tools and requests of verl; see `contracts.worked`."""
 
     package = "verl"
-    worked_rows = (*ROWS, *worked_batches.ROWS, *worked_counts.ROWS, *worked_values.ROWS)
+    worked_rows = (
+        *ROWS,
+        *worked_batches.ROWS,
+        *worked_counts.ROWS,
+        *worked_mathematics.ROWS,
+        *worked_texts.ROWS,
+        *worked_values.ROWS,
+    )
 
 
 ADAPTERS: dict[str, type[Any]] = {"worked": OfVerl}
