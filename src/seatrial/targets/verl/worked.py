@@ -17,8 +17,10 @@ from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.verl import (
     worked_batches,
     worked_counts,
+    worked_logged,
     worked_mathematics,
     worked_texts,
+    worked_trackers,
     worked_values,
 )
 from seatrial.targets.verl.estimators import UNUSED
@@ -359,18 +361,23 @@ ROWS: Sequence[Row] = (
 )
 
 
+MODULES = (
+    worked_batches,
+    worked_counts,
+    worked_logged,
+    worked_mathematics,
+    worked_texts,
+    worked_trackers,
+    worked_values,
+)
+"""Those with further rows."""
+
+
 class OfVerl(Worked):
     """Batches, parts, losses, tools and requests of verl; see `contracts.worked`."""
 
     package = "verl"
-    worked_rows = (
-        *ROWS,
-        *worked_batches.ROWS,
-        *worked_counts.ROWS,
-        *worked_mathematics.ROWS,
-        *worked_texts.ROWS,
-        *worked_values.ROWS,
-    )
+    worked_rows = (*ROWS, *(row for module in MODULES for row in module.ROWS))
 
 
 ADAPTERS: dict[str, type[Any]] = {"worked": OfVerl}

@@ -112,7 +112,7 @@ ROWS: Sequence[Row] = (
     row_of(
         PRIME,
         "should_allow_eval",
-        "what is put to sympy",
+        "what sympy is given",
         ("x+y", True),
         ("x+y+z", False),
         ("x^{2}", False),
