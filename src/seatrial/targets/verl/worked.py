@@ -17,9 +17,12 @@ from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.verl import (
     worked_batches,
     worked_counts,
+    worked_files,
     worked_logged,
     worked_mathematics,
+    worked_options,
     worked_texts,
+    worked_tools,
     worked_trackers,
     worked_values,
 )
@@ -364,9 +367,12 @@ ROWS: Sequence[Row] = (
 MODULES = (
     worked_batches,
     worked_counts,
+    worked_files,
     worked_logged,
     worked_mathematics,
+    worked_options,
     worked_texts,
+    worked_tools,
     worked_trackers,
     worked_values,
 )
