@@ -15,6 +15,7 @@ from unittest import mock
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.verl.estimators import UNUSED
+from seatrial.targets.verl.worked_tools import folder, raised
 
 FILES = "verl.utils.fs:"
 CHECKPOINTS = "verl.utils.checkpoint."
