@@ -197,7 +197,7 @@ def _right(losses: Any, metrics: Mapping[str, float], modes: Sequence[str]) -> d
     }
 
 
-def _sapo(of: Any) -> dict[str, Any]:
+def _sapo(of: Any) -> Any:
     return _loss("sapo", {"tau_pos": 2.0, "tau_neg": 3.0}, ["seq-mean-token-mean"])(of)
 
 
@@ -267,8 +267,8 @@ def _penalties(penalty: Callable[..., Any]) -> dict[str, Any]:
     for name in ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k3+", "abs+", "k2+"):
         own = _tensor([-0.5, -1.0, -40.0]).requires_grad_()
         value = penalty(own, _tensor([-1.0, -0.75, -1.0]), name)
-        value.sum().backward()
-        found[name] = [[round(x, 5) for x in one.tolist()] for one in (value.detach(), own.grad)]
+        slope = torch.autograd.grad(value.sum(), own)[0]
+        found[name] = [[round(x, 5) for x in one.tolist()] for one in (value.detach(), slope)]
     return {**found, "refused": [raised(penalty, own, own, name) for name in ("full", "none")]}
 
 

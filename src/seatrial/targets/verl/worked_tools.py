@@ -155,7 +155,9 @@ def _configuration_path(resolve: Callable[..., Any]) -> list[Any]:
 def _deprecated(mark: Callable[..., Any]) -> list[Any]:
     import warnings
 
-    @mark("other")
+    decorate: Callable[[Callable[..., int]], Callable[..., int]] = mark("other")
+
+    @decorate
     def old(number: int, *, more: int = 0) -> int:
         """Old."""
         return number + more
