@@ -15,6 +15,7 @@ from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.verl import (
+    worked_asynchronous,
     worked_batches,
     worked_counts,
     worked_files,
@@ -29,6 +30,7 @@ from seatrial.targets.verl import (
     worked_tools,
     worked_trackers,
     worked_values,
+    worked_versions,
 )
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.steps import batch_of_rows, of_rows
@@ -369,6 +371,7 @@ ROWS: Sequence[Row] = (
 
 
 MODULES = (
+    worked_asynchronous,
     worked_batches,
     worked_counts,
     worked_files,
@@ -383,6 +386,7 @@ MODULES = (
     worked_tools,
     worked_trackers,
     worked_values,
+    worked_versions,
 )
 """Those with further rows."""
 

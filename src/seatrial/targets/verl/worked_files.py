@@ -41,7 +41,7 @@ def _copied(verify: Callable[..., Any]) -> list[bool]:
 
 
 def _local(copy: Callable[..., Any]) -> list[Any]:
-    """Return paths of what is fetched once, again if a file of it is missing, and anew if it has to be."""
+    """Return paths of what is fetched once, again if a file of it is missing, and another time if that is requested."""
     root, calls = folder(), []
 
     def fetched(src: str, dst: str, **_: Any) -> None:

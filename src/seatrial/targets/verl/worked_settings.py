@@ -29,7 +29,7 @@ def refusals(make: Callable[..., Any], *options: Mapping[str, Any]) -> list[str]
 
 
 def _methods(config: Any) -> dict[str, list[Any]]:
-    """Return the options that each method of correction stands for, with thresholds of its own."""
+    """Return the options of each method of correction, with thresholds of its own."""
     given: Mapping[str, Mapping[str, Any]] = {
         "decoupled_token_is": {"threshold": 3.0},
         "decoupled_seq_is": {"threshold": 3.0},
