@@ -17,6 +17,7 @@ from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.verl import (
     worked_asynchronous,
     worked_batches,
+    worked_chats,
     worked_counts,
     worked_files,
     worked_logged,
@@ -373,6 +374,7 @@ ROWS: Sequence[Row] = (
 MODULES = (
     worked_asynchronous,
     worked_batches,
+    worked_chats,
     worked_counts,
     worked_files,
     worked_logged,
