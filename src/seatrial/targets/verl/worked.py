@@ -15,6 +15,7 @@ from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.verl import (
+    worked_agents,
     worked_asynchronous,
     worked_batches,
     worked_chats,
@@ -372,6 +373,7 @@ ROWS: Sequence[Row] = (
 
 
 MODULES = (
+    worked_agents,
     worked_asynchronous,
     worked_batches,
     worked_chats,
