@@ -25,6 +25,7 @@ from seatrial.targets.verl import (
     worked_losses,
     worked_mathematics,
     worked_options,
+    worked_ranks,
     worked_roles,
     worked_servers,
     worked_settings,
@@ -33,6 +34,7 @@ from seatrial.targets.verl import (
     worked_trackers,
     worked_values,
     worked_versions,
+    worked_weights,
 )
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.steps import batch_of_rows, of_rows
@@ -383,6 +385,7 @@ MODULES = (
     worked_losses,
     worked_mathematics,
     worked_options,
+    worked_ranks,
     worked_roles,
     worked_servers,
     worked_settings,
@@ -391,6 +394,7 @@ MODULES = (
     worked_trackers,
     worked_values,
     worked_versions,
+    worked_weights,
 )
 """Those with further rows."""
 
