@@ -69,7 +69,8 @@ def _traced(decorate: Callable[..., Any]) -> dict[str, Any]:
     import verl.utils.rollout_trace as traces
 
     config = traces.RolloutTraceConfig
-    client, attributes = _Client(), {}
+    client = _Client()
+    attributes: dict[str, Any] = {}
 
     @contextlib.contextmanager
     def within(own: Any) -> Any:
@@ -131,7 +132,8 @@ def _listed(decorate: Callable[..., Any]) -> list[Any]:
     """Return the traces that Trackio gets: messages of a chat, or of inputs and outputs, and what is known of them."""
     import verl.utils.rollout_trace as traces
 
-    config, logged = traces.RolloutTraceConfig, []
+    config = traces.RolloutTraceConfig
+    logged: list[Any] = []
     trackio, context = ModuleType("trackio"), ModuleType("trackio.context_vars")
     vars(trackio).update(
         init=lambda **_: None,
@@ -197,7 +199,7 @@ def _skipped(manager: Any) -> dict[str, Any]:
     sampled: list[int] = []
 
     class _Agents:
-        @manager.annotate(role="rollout")
+        @manager.annotate(role="rollout")  # type: ignore[untyped-decorator]
         def generate(self, prompts: Any) -> Any:
             sampled.append(manager.step)
             return batch_of({"ids": [[manager.step]]})
@@ -226,7 +228,11 @@ def _skipped(manager: Any) -> dict[str, Any]:
 
     with contextlib.redirect_stdout(io.StringIO()):
         agents = configured(action="cache")
-        found = {"first": steps(agents, 1, 2, 3), "again": steps(agents, 1, 2, 3), "sampled": list(sampled)}
+        found: dict[str, Any] = {
+            "first": steps(agents, 1, 2, 3),
+            "again": steps(agents, 1, 2, 3),
+            "sampled": list(sampled),
+        }
         sampled.clear()
         found["validations"] = [steps(agents, 1, validate=True), list(sampled)]
         sampled.clear()
