@@ -14,32 +14,9 @@ import torch
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row, Worked
-from seatrial.targets.verl import (
-    worked_agents,
-    worked_asynchronous,
-    worked_batches,
-    worked_chats,
-    worked_counts,
-    worked_files,
-    worked_logged,
-    worked_losses,
-    worked_mathematics,
-    worked_options,
-    worked_ranks,
-    worked_roles,
-    worked_servers,
-    worked_settings,
-    worked_texts,
-    worked_tools,
-    worked_traces,
-    worked_trackers,
-    worked_trainers,
-    worked_values,
-    worked_versions,
-    worked_weights,
-)
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.steps import batch_of_rows, of_rows
+from seatrial.targets.verl.worked_modules import MODULES
 from seatrial.targets.verl.worked_requests import reference_requests, request_of
 
 ROWS_OF_BATCH = 7
@@ -374,33 +351,6 @@ ROWS: Sequence[Row] = (
         since="0.9",
     ),
 )
-
-
-MODULES = (
-    worked_agents,
-    worked_asynchronous,
-    worked_batches,
-    worked_chats,
-    worked_counts,
-    worked_files,
-    worked_logged,
-    worked_losses,
-    worked_mathematics,
-    worked_options,
-    worked_ranks,
-    worked_roles,
-    worked_servers,
-    worked_settings,
-    worked_texts,
-    worked_tools,
-    worked_traces,
-    worked_trackers,
-    worked_trainers,
-    worked_values,
-    worked_versions,
-    worked_weights,
-)
-"""Those with further rows."""
 
 
 class OfVerl(Worked):

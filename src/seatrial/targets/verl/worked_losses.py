@@ -11,7 +11,6 @@ import torch
 
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.verl.worked_logged import batch_of
 from seatrial.targets.verl.worked_tools import raised
 
 CORE = "verl.trainer.ppo.core_algos:"
@@ -23,7 +22,9 @@ OLD = NEW - numpy.log(RATIO)
 ADVANTAGES = numpy.array([[1.0, 1.0, -1.0], [-2.0, 7.0, 7.0], [7.0, 7.0, 7.0], [-0.5, 0.25, 7.0]])
 WEIGHTS = numpy.array([[2.0, 0.5, 1.0], [1.5, 9.0, 9.0], [9.0, 9.0, 9.0], [0.25, 1.0, 9.0]])
 GLOBAL = {"dp_size": 2, "batch_num_tokens": 10, "global_batch_size": 6, "loss_scale_factor": 4}
-MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+SUM = ("token-sum",)
+"""From 0.9 on."""
 CLIPS = {"clip_ratio": 0.9, "clip_ratio_low": 0.2, "clip_ratio_high": 0.3, "clip_ratio_c": 4.0}
 
 
@@ -46,21 +47,25 @@ def _tensor(numbers: Any) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def _of_modes(aggregate: Callable[..., Any]) -> dict[str, Any]:
-    """Return losses of each mode, alone and as the share of one of two ranks, and what is refused."""
-    losses, mask = _tensor(ADVANTAGES), _tensor(MASK)
-    found = {
-        mode: [float(aggregate(losses, mask, mode)), float(aggregate(losses, mask, mode, **GLOBAL))]
-        for mode in MODES
-    }
-    refused = [raised(aggregate, losses, mask, mode, dp_size=2) for mode in (*MODES, "none")]
+def _of_modes(modes: Sequence[str]) -> Callable[[Any], Any]:
+    """Return a call that gives losses of each mode, alone and as the share of one of two ranks, and refusals."""
+
+    def call(aggregate: Callable[..., Any]) -> dict[str, Any]:
+        losses, mask = _tensor(ADVANTAGES), _tensor(MASK)
+        found = {
+            mode: [float(aggregate(losses, mask, mode)), float(aggregate(losses, mask, mode, **GLOBAL))]
+            for mode in modes
+        }
+        refused = [raised(aggregate, losses, mask, mode, dp_size=2) for mode in (*modes, "none")]
+        return {**found, "refused": refused}
+
+    return call
+
+
+def _of_modes_right(modes: Sequence[str]) -> dict[str, Any]:
+    found = {mode: [aggregated(ADVANTAGES, mode, {}), aggregated(ADVANTAGES, mode, GLOBAL)] for mode in modes}
+    refused = ["nothing" if mode == "token-sum" else "ValueError" for mode in (*modes, "none")]
     return {**found, "refused": refused}
-
-
-OF_MODES: Mapping[str, Any] = {
-    **{mode: [aggregated(ADVANTAGES, mode, {}), aggregated(ADVANTAGES, mode, GLOBAL)] for mode in MODES},
-    "refused": ["ValueError", "nothing", "ValueError", "ValueError", "ValueError", "ValueError"],
-}
 
 
 def options_of(**changed: Any) -> Any:
@@ -236,8 +241,8 @@ def _covariances(of: Any) -> list[float]:
     given = [_tensor(one) for one in (OLD, NEW, ADVANTAGES, MASK)]
     kl = options_of(policy_loss={"kl_cov_ratio": 0.17, "ppo_kl_coef": 2.0})
     clip = options_of(policy_loss={"clip_cov_ratio": 0.17, "clip_cov_lb": 0.3, "clip_cov_ub": 5.0})
-    one, its_metrics = of("kl_cov")(*given, loss_agg_mode="token-sum", config=kl)
-    other, other_metrics = of("clip_cov")(*given, loss_agg_mode="token-sum", config=clip)
+    one, its_metrics = of("kl_cov")(*given, loss_agg_mode="token-mean", config=kl)
+    other, other_metrics = of("clip_cov")(*given, loss_agg_mode="token-mean", config=clip)
     names = ("actor/ppo_kl", "actor/pg_clipfrac")
     found = [float(one), its_metrics[names[0]], float(other), *(other_metrics[name] for name in names)]
     return [round(number, 5) for number in found]
@@ -252,9 +257,9 @@ _CLIP_CHOSEN = (_FREE > 0.3) & (_FREE < 5.0)
 COVARIANCES = [
     round(float(one), 5)
     for one in (
-        aggregated(_PLAIN + _KL_CHOSEN * 2.0 * abs(numpy.log(RATIO)), "token-sum", GLOBAL),
+        aggregated(_PLAIN + _KL_CHOSEN * 2.0 * abs(numpy.log(RATIO)), "token-mean", GLOBAL),
         _masked(abs(numpy.log(RATIO))),
-        aggregated(_WORSE * ~_CLIP_CHOSEN, "token-sum", GLOBAL),
+        aggregated(_WORSE * ~_CLIP_CHOSEN, "token-mean", GLOBAL),
         _KL,
         _masked(_CLIP_CHOSEN),
     )
@@ -315,61 +320,29 @@ VALUES = [
 ]
 
 
-def _resampled(resample: Callable[..., Any]) -> dict[str, Any]:
-    """Return rows that are drawn by their scores, with their columns and notes."""
-    scores = [[0.0, 0.0], [3.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
-    found: dict[str, Any] = {}
-    for method, given in (("pow", scores), ("max_min", [[1.0], [2.0], [3.0], [2.0]])):
-        torch.manual_seed(0)
-        batch = batch_of(
-            {"token_level_scores": given, "ids": [0, 1, 2, 3]},
-            {"names": list("abcd")},
-            own=list("wxyz"),
-            note="n",
-        )
-        made = resample(batch, method, 2.0)
-        ids = made.batch["ids"].tolist()
-        found[method] = sorted(set(ids))
-        found[f"{method}, columns"] = [
-            ["abcd"[row] for row in ids] == made.non_tensor_batch["names"].tolist(),
-            ["wxyz"[row] for row in ids] == made.meta_info["own"],
-            made.meta_info["note"],
-            len(made),
-            batch.batch["ids"].tolist(),
-        ]
-    torch.manual_seed(0)
-    often = [
-        row
-        for _ in range(200)
-        for row in resample(
-            batch_of({"token_level_scores": [[5.0], [1.0]], "ids": [0, 1]}), "max_random", 2.0
-        )
-        .batch["ids"]
-        .tolist()
-    ]
-    found["max_random"] = [0.72 < often.count(0) / len(often) < 0.88, raised(resample, batch, "none")]
-    return found
-
-
-RESAMPLED: Mapping[str, Any] = {
-    "pow": [1],
-    "pow, columns": [True, True, "n", 4, [0, 1, 2, 3]],
-    "max_min": [0, 2],
-    "max_min, columns": [True, True, "n", 4, [0, 1, 2, 3]],
-    "max_random": [True, "ValueError"],
-}
 ROWS: Sequence[Row] = (
-    Row("formulas", f"{CORE}agg_loss", "modes, alone and of a rank", _of_modes, OF_MODES, since="0.9"),
+    *(
+        Row(
+            "formulas",
+            f"{CORE}agg_loss",
+            f"{what}, alone and of a rank",
+            _of_modes(modes),
+            _of_modes_right(modes),
+            since,
+        )
+        for what, modes, since in (("modes", MODES, "0.9"), ("sums", SUM, "0.9"))
+    ),
     *(
         Row(
             "formulas",
             f"{CORE}get_policy_loss_fn",
-            f"{name} in each mode",
-            _loss(name, options, MODES),
-            _right(losses, metrics, MODES),
-            since="0.9",
+            f"{name}, {what}",
+            _loss(name, options, modes),
+            _right(losses, metrics, modes),
+            since=since,
         )
         for name, options, losses, metrics in LOSSES
+        for what, modes, since in (("in each mode", MODES, "0.9"), ("as a sum", SUM, "0.9"))
     ),
     Row(
         "formulas",
@@ -389,5 +362,4 @@ ROWS: Sequence[Row] = (
     ),
     Row("formulas", f"{CORE}kl_penalty", "estimators and gradients", _penalties, PENALTIES, since="0.9"),
     Row("formulas", f"{CORE}compute_value_loss", "modes", _values, VALUES, since="0.9"),
-    Row("formulas", f"{CORE}compute_pf_ppo_reweight_data", "methods", _resampled, RESAMPLED, since="0.5"),
 )

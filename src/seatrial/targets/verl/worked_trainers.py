@@ -1,11 +1,11 @@
-"""Worked examples of the parts of verl's trainer that keeps its rows in a queue: sizes, files, prompts that go on."""
+"""Worked examples of the parts of verl's trainer that keeps its rows in a queue: sizes, files, prompts that are sampled again."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -248,6 +248,51 @@ def _locals(of: Any) -> list[Any]:
     return found
 
 
+def _resampled(resample: Callable[..., Any]) -> dict[str, Any]:
+    """Return rows that are drawn by their scores, with their columns and notes."""
+    scores = [[0.0, 0.0], [3.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+    found: dict[str, Any] = {}
+    for method, given in (("pow", scores), ("max_min", [[1.0], [2.0], [3.0], [2.0]])):
+        torch.manual_seed(0)
+        batch = batch_of(
+            {"token_level_scores": given, "ids": [0, 1, 2, 3]},
+            {"names": list("abcd")},
+            own=list("wxyz"),
+            note="n",
+        )
+        made = resample(batch, method, 2.0)
+        ids = made.batch["ids"].tolist()
+        found[method] = sorted(set(ids))
+        found[f"{method}, columns"] = [
+            ["abcd"[row] for row in ids] == made.non_tensor_batch["names"].tolist(),
+            ["wxyz"[row] for row in ids] == made.meta_info["own"],
+            made.meta_info["note"],
+            len(made),
+            batch.batch["ids"].tolist(),
+        ]
+    torch.manual_seed(0)
+    often = [
+        row
+        for _ in range(200)
+        for row in resample(
+            batch_of({"token_level_scores": [[5.0], [1.0]], "ids": [0, 1]}), "max_random", 2.0
+        )
+        .batch["ids"]
+        .tolist()
+    ]
+    found["max_random"] = [0.72 < often.count(0) / len(often) < 0.88, raised(resample, batch, "none")]
+    return found
+
+
+RESAMPLED: Mapping[str, Any] = {
+    "pow": [1],
+    "pow, columns": [True, True, "n", 4, [0, 1, 2, 3]],
+    "max_min": [0, 2],
+    "max_min, columns": [True, True, "n", 4, [0, 1, 2, 3]],
+    "max_random": [True, "ValueError"],
+}
+
+
 ROWS: Sequence[Row] = (
     Row("steps", ANY, "multiples of numbers of rows", _multiples, [20, 4, 12, 60, 60], since="0.9"),
     Row("steps", ANY, "masks of lengths", _masks, [[1, 1, 0], [0, 0, 0], [1, 1, 1]], since="0.9"),
@@ -284,4 +329,12 @@ ROWS: Sequence[Row] = (
         since="0.9",
     ),
     Row("asynchronous", ANY, "tasks that fail", _locals, [2, "good", 3, "ValueError"], since="0.9"),
+    Row(
+        "formulas",
+        "verl.trainer.ppo.core_algos:compute_pf_ppo_reweight_data",
+        "methods",
+        _resampled,
+        RESAMPLED,
+        since="0.5",
+    ),
 )
