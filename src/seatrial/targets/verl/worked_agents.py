@@ -335,8 +335,8 @@ def _dictionary(of: Any) -> dict[str, Any]:
 
 
 ROWS: Sequence[Row] = (
-    Row("rollouts", ANY, "calls of tools", _called, CALLED, since="0.9"),
-    Row("rollouts", ANY, "messages with calls", _messages, MESSAGES, since="0.9"),
+    Row("rollouts", ANY, "calls of tools", _called, CALLED, since="0.4"),
+    Row("rollouts", ANY, "messages with calls", _messages, MESSAGES, since="0.9.1"),
     Row("rollouts", ANY, "values of arguments in tags", _values, VALUES, since="0.9"),
     Row("rollouts", ANY, "tools of Kimi's calls", _named, NAMED, since="0.9"),
     Row(
@@ -345,9 +345,9 @@ ROWS: Sequence[Row] = (
         "samples of prompts",
         _trajectories,
         [[4, 7, 0, True], [4, 7, 1, True], [4, 8, 0, True], [4, 7, 0, True]],
-        since="0.6",
+        since="0.4",
     ),
-    Row("rollouts", ANY, "seconds of rollouts", _times, TIMES, since="0.9"),
+    Row("rollouts", ANY, "seconds of rollouts", _times, TIMES, since="0.8"),
     Row(
         "rollouts",
         ANY,
@@ -361,7 +361,7 @@ ROWS: Sequence[Row] = (
         ],
         since="0.9",
     ),
-    Row("rollouts", ANY, "names of requests", _requests, ["det-5", True, 32], since="0.9"),
+    Row("rollouts", ANY, "names of requests", _requests, ["det-5", True, 32], since="0.4"),
     Row(
         "rollouts",
         ANY,

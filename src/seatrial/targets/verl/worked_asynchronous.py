@@ -310,7 +310,7 @@ ROWS: Sequence[Row] = (
                 "timing_s/b": 2,
             }
         ],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "asynchronous",
@@ -329,9 +329,9 @@ ROWS: Sequence[Row] = (
         "versions that are validated",
         _validated,
         [[{"val": 1}, 0], [{"val": 1}, 2], "trainer"],
-        since="0.9",
+        since="0.4",
     ),
-    Row("asynchronous", ANY, "places that were used", _used, USED, since="0.9"),
+    Row("asynchronous", ANY, "places that were used", _used, USED, since="0.4"),
     Row("asynchronous", ANY, "samples in a stream", _streamed, STREAMED, since="0.9"),
     Row(
         "asynchronous",
@@ -348,7 +348,7 @@ ROWS: Sequence[Row] = (
                 "max_queue_size": 2,
             },
         ],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "asynchronous",
@@ -356,7 +356,7 @@ ROWS: Sequence[Row] = (
         "versions of weights",
         _versions,
         [[2, 0], [3, 0], [1, 1], [2, 1], [3, 1], [1, 2], [2, 2]],
-        since="0.9",
+        since="0.4",
     ),
-    Row("asynchronous", ANY, "versions that are saved", _saves, [[2, 4], [], [3, 5]], since="0.9"),
+    Row("asynchronous", ANY, "versions that are saved", _saves, [[2, 4], [], [3, 5]], since="0.4"),
 )

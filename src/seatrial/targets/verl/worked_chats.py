@@ -374,7 +374,7 @@ ROWS: Sequence[Row] = (
         ["[userx][assistant", "[userx]", "[toolab][assistant", "[toolab]", "[toolab][assistant", [1] * 18],
     ),
     Row("chats", f"{DEEPSEEK}encode_messages", "turns, thoughts, calls and tasks", _encoded, ENCODED),
-    Row("chats", PROMPTS, "rows by their length, and chosen ones", _kept, OF_ROWS, since="0.9"),
+    Row("chats", PROMPTS, "rows by their length, and chosen ones", _kept, OF_ROWS, since="0.7"),
     Row(
         "chats",
         PROMPTS,
@@ -384,8 +384,8 @@ ROWS: Sequence[Row] = (
             [7, {"t": {"a": 1}}, {"name": "i"}, [{"role": "user", "content": "a"}]],
             [0, {}, {}, [{"role": "user", "content": "a"}]],
         ],
-        since="0.9",
+        since="0.7",
     ),
     Row("chats", PROMPTS, "media of each form", _media, MEDIA, since="0.9"),
-    Row("chats", TURNS, "what trains, by options", _trained, TRAINED, since="0.9"),
+    Row("chats", TURNS, "what trains, by options", _trained, TRAINED, since="0.7"),
 )

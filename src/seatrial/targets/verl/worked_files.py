@@ -200,7 +200,7 @@ ROWS: Sequence[Row] = (
         "two steps",
         _handled,
         HANDLED,
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "checkpoints",

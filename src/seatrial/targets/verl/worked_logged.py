@@ -266,7 +266,7 @@ ROWS: Sequence[Row] = (
         "a step with an aborted row",
         _of_step,
         OF_STEP,
-        since="0.9",
+        since="0.6",
     ),
     Row(
         "metrics",
@@ -281,7 +281,7 @@ ROWS: Sequence[Row] = (
             "aborted": 1.0,
             "given": [8.0, 2.0, 0.0],
         },
-        since="0.9",
+        since="0.8",
     ),
     Row("metrics", f"{METRICS}compute_timing_metrics", "seconds of all parts", _seconds, SECONDS),
     Row("metrics", f"{METRICS}compute_variance_proxy_metrics", "weights, norms, one row", _proxies, PROXIES),
@@ -310,7 +310,7 @@ ROWS: Sequence[Row] = (
             },
             "b": {"score": {"mean@1": 5.0}},
         },
-        since="0.9",
+        since="0.9.1",
     ),
     Row(
         "metrics",
@@ -325,7 +325,7 @@ ROWS: Sequence[Row] = (
             },
             "b": {"score": {"mean@1": 2.0}},
         },
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "metrics",
@@ -333,7 +333,7 @@ ROWS: Sequence[Row] = (
         "the best, the worst and votes of drawn samples",
         _drawn,
         [[0.0] * 18, []],
-        since="0.5",
+        since="0.4",
     ),
     Row(
         "metrics",
@@ -341,7 +341,7 @@ ROWS: Sequence[Row] = (
         "tokens that train, a whole mask, none",
         _off_policy,
         [OFF_POLICY, OFF_POLICY, [0, True]],
-        since="0.9",
+        since="0.8",
     ),
     Row("metrics", f"{DEBUG}calculate_token_list_diff", "a mask", _differing, [[1, 1], [0, 0]]),
 )

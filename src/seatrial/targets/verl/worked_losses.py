@@ -172,6 +172,10 @@ LOSSES: Sequence[Expected] = (
 )
 
 
+LATER: Mapping[str, str] = {"gspo": "0.9.1", "dro": "0.9"}
+"""Losses that are newer, or read their mode since then."""
+
+
 def _loss(name: str, options: Mapping[str, Any], modes: Sequence[str]) -> Callable[[Any], Any]:
     """Return a call that gives losses without weights and with them in each mode, and the metrics of a loss."""
 
@@ -330,7 +334,7 @@ ROWS: Sequence[Row] = (
             _of_modes_right(modes),
             since,
         )
-        for what, modes, since in (("modes", MODES, "0.9"), ("sums", SUM, "0.9"))
+        for what, modes, since in (("modes", MODES, "0.7.1"), ("sums", SUM, "0.9"))
     ),
     *(
         Row(
@@ -339,10 +343,10 @@ ROWS: Sequence[Row] = (
             f"{name}, {what}",
             _loss(name, options, modes),
             _right(losses, metrics, modes),
-            since=since,
+            since=LATER.get(name, since),
         )
         for name, options, losses, metrics in LOSSES
-        for what, modes, since in (("in each mode", MODES, "0.9"), ("as a sum", SUM, "0.9"))
+        for what, modes, since in (("in each mode", MODES, "0.7.1"), ("as a sum", SUM, "0.9"))
     ),
     Row(
         "formulas",
@@ -354,12 +358,12 @@ ROWS: Sequence[Row] = (
             {"actor/pg_clipfrac": 0.0, "actor/ppo_kl": _KL, "actor/pg_clipfrac_lower": 0.0},
             ["seq-mean-token-mean"],
         ),
-        since="0.9",
+        since="0.7",
     ),
-    Row("formulas", f"{CORE}get_policy_loss_fn", "geo_mean", _geometric, GEOMETRIC, since="0.9"),
+    Row("formulas", f"{CORE}get_policy_loss_fn", "geo_mean", _geometric, GEOMETRIC, since="0.7"),
     Row(
-        "formulas", f"{CORE}get_policy_loss_fn", "kl_cov and clip_cov", _covariances, COVARIANCES, since="0.9"
+        "formulas", f"{CORE}get_policy_loss_fn", "kl_cov and clip_cov", _covariances, COVARIANCES, since="0.7"
     ),
-    Row("formulas", f"{CORE}kl_penalty", "estimators and gradients", _penalties, PENALTIES, since="0.9"),
-    Row("formulas", f"{CORE}compute_value_loss", "modes", _values, VALUES, since="0.9"),
+    Row("formulas", f"{CORE}kl_penalty", "estimators and gradients", _penalties, PENALTIES, since="0.8"),
+    Row("formulas", f"{CORE}compute_value_loss", "modes", _values, VALUES, since="0.4"),
 )

@@ -194,7 +194,7 @@ ROWS: Sequence[Row] = (
         "a mapping",
         _mapped,
         [1, 5, 7, True, 3, 5, "FrozenInstanceError", "AttributeError"],
-        since="0.7",
+        since="0.6",
     ),
     Row(
         "texts",

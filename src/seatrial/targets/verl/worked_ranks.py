@@ -126,6 +126,6 @@ POOLS: Sequence[Any] = [
 
 
 ROWS: Sequence[Row] = (
-    Row("shares", ANY, "what ranks get and give", _sent, SENT, since="0.9"),
-    Row("shares", ANY, "pools of devices", _pools, POOLS, since="0.9"),
+    Row("shares", ANY, "what ranks get and give", _sent, SENT, since="0.4"),
+    Row("shares", ANY, "pools of devices", _pools, POOLS, since="0.4"),
 )

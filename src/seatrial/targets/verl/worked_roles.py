@@ -147,7 +147,7 @@ ROWS: Sequence[Row] = (
         "by option",
         _needs,
         [True, False, True, False],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "options",
@@ -155,7 +155,7 @@ ROWS: Sequence[Row] = (
         "by option",
         _references,
         [False, True, True, False],
-        since="0.9",
+        since="0.8",
     ),
     Row(
         "options",
@@ -167,7 +167,7 @@ ROWS: Sequence[Row] = (
             "env",
             "ValueError",
         ],
-        since="0.9",
+        since="0.7",
     ),
     Row(
         "rewards",
@@ -183,7 +183,7 @@ ROWS: Sequence[Row] = (
             None,
             ["AssertionError", "AttributeError", "FileNotFoundError"],
         ],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "rewards",
@@ -201,7 +201,7 @@ ROWS: Sequence[Row] = (
             "Own",
             ["AssertionError", "AssertionError", "ValueError", "ValueError"],
         ],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "rewards",
@@ -209,7 +209,7 @@ ROWS: Sequence[Row] = (
         "scores and what is logged",
         _extracted,
         [[[[0.0, 1.0]], {"acc": [1]}], [[[0.0, 1.0]], {}]],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "checkpoints",

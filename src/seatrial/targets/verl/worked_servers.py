@@ -212,7 +212,7 @@ def _items(iterate: Callable[..., Any]) -> list[Any]:
 
 
 ROWS: Sequence[Row] = (
-    Row("rollouts", "verl.tools.tool_registry:load_all_tools", "tools of files", _tools, TOOLS, since="0.9"),
+    Row("rollouts", "verl.tools.tool_registry:load_all_tools", "tools of files", _tools, TOOLS, since="0.4"),
     Row(
         "rollouts",
         "verl.tools.function_tool:normalize_function_tool_return",
@@ -259,7 +259,7 @@ ROWS: Sequence[Row] = (
         "servers of requests",
         _chosen,
         [["a", "b", "c", "a", "b", "c"], {"a": 2, "b": 1, "c": 1}, True],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "rollouts",

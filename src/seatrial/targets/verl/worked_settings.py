@@ -272,7 +272,7 @@ def _optimizers(config: Any) -> list[Any]:
 
 
 ROWS: Sequence[Row] = (
-    Row("options", CORRECTION, "methods by their names", _methods, METHODS, since="0.9"),
+    Row("options", CORRECTION, "methods by their names", _methods, METHODS, since="0.4"),
     Row(
         "options",
         f"{CONFIGURATIONS}RolloutConfig",
@@ -312,7 +312,7 @@ ROWS: Sequence[Row] = (
             [_REFUSED, _FINE, _FINE, _REFUSED, _REFUSED, _FINE, _REFUSED, _REFUSED],
             [True, "fsdp2", 2],
         ],
-        since="0.9",
+        since="0.8",
     ),
     Row(
         "options",
@@ -323,7 +323,7 @@ ROWS: Sequence[Row] = (
             [_REFUSED, _FINE, _FINE, _REFUSED, _REFUSED],
             [_REFUSED, _FINE, _REFUSED, _FINE, _FINE],
         ],
-        since="0.9",
+        since="0.8",
     ),
     Row(
         "options",
@@ -338,7 +338,7 @@ ROWS: Sequence[Row] = (
             [_REFUSED, _REFUSED, _REFUSED, "NotImplementedError", _FINE],
             [_REFUSED] * 3,
         ],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "options",
@@ -346,7 +346,7 @@ ROWS: Sequence[Row] = (
         "teachers of a pool",
         _pool,
         [{"default": 4}, {"x": 2, "y": 2}, [_REFUSED] * 3, {}],
-        since="0.9",
+        since="0.4",
     ),
     Row(
         "options",
@@ -354,6 +354,6 @@ ROWS: Sequence[Row] = (
         "schedules",
         _optimizers,
         [["AssertionError", _FINE], [_FINE]],
-        since="0.9",
+        since="0.4",
     ),
 )

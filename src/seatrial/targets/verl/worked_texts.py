@@ -48,6 +48,7 @@ _OF_NUMBERS: Sequence[Row] = (
         ("#### 5" + _SPACES, None),
         ("#### 5" + _SPACES[6:], "5"),
         ("#### 5" + _SPACES[5:], None),
+        since="0.5",
     ),
     row_of(
         NUMBERS,
@@ -59,6 +60,7 @@ _OF_NUMBERS: Sequence[Row] = (
         (("none", "flexible"), None),
         (("7" + _SPACES, "flexible"), None),
         (("7 apples and 8 pears", "flexible"), "8"),
+        since="0.5",
     ),
 )
 FRACTIONS: Sequence[tuple[str, str]] = (
@@ -303,7 +305,7 @@ _OF_QUESTIONS: Sequence[Row] = (
         "tags",
         ("<answer><answer></answer>", (2, 1)),
         ("x", (0, 0)),
-        since="0.3",
+        since="0.4",
     ),
 )
 

@@ -193,7 +193,7 @@ ROWS: Sequence[Row] = (
             *("SEATRIAL_OWN", True, True, None, True, [True, True, False], "SEATRIAL_OWN"),
             *(True, True, True, True, "ValueError", False, False),
         ],
-        since="0.5",
+        since="0.4",
     ),
     Row(
         "wrappers",
@@ -241,5 +241,6 @@ ROWS: Sequence[Row] = (
         "a function and a class",
         _deprecated,
         [3, 3, [(True, "FutureWarning"), (False, "FutureWarning")], "Old."],
+        since="0.5",
     ),
 )

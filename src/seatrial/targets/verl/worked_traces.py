@@ -255,8 +255,8 @@ SKIPPED: Mapping[str, Any] = {
 }
 ROWS: Sequence[Row] = (
     Row("rollouts", f"{TRACES}rollout_trace_op", "calls, texts and errors", _traced, TRACED, since="0.9"),
-    Row("rollouts", f"{TRACES}rollout_trace_op", "chats of Trackio", _listed, LISTED, since="0.9"),
+    Row("rollouts", f"{TRACES}rollout_trace_op", "chats of Trackio", _listed, LISTED, since="0.8"),
     Row(
-        "rollouts", f"{SKIPS}skip_manager:SkipManager", "steps that are read", _skipped, SKIPPED, since="0.9"
+        "rollouts", f"{SKIPS}skip_manager:SkipManager", "steps that are read", _skipped, SKIPPED, since="0.4"
     ),
 )

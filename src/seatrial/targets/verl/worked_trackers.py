@@ -195,7 +195,7 @@ ROWS: Sequence[Row] = (
         "by name, and by their own kind",
         _reduced,
         {"loss": 2.0, "length/max": 3.0, "length/min": 1.0, "own/max": 2.0},
-        since="0.7",
+        since="0.4",
     ),
     Row(
         "metrics",
@@ -211,7 +211,7 @@ ROWS: Sequence[Row] = (
             [True],
             [True, True],
         ],
-        since="0.7",
+        since="0.4",
     ),
     Row(
         "metrics",
@@ -219,6 +219,7 @@ ROWS: Sequence[Row] = (
         "numbers alone",
         _console,
         ["step:3 - a:1 - b:0.5 - f:True", "step:0"],
+        since="0.5",
     ),
     Row(
         "metrics",
@@ -229,7 +230,7 @@ ROWS: Sequence[Row] = (
             [{"step": 3, "data": {"a": 0.5}}, {"step": 5, "data": {"a": 2}}],
             [{"step": 1, "data": {"b": 1}}],
         ],
-        since="0.9",
+        since="0.6",
     ),
     Row(
         "metrics",
@@ -262,7 +263,7 @@ ROWS: Sequence[Row] = (
         "names",
         _sanitized,
         ["val/mean_at_4", "a/b", "a_b_", "a/b.c-d:e f", "val/mean_at_4"],
-        since="0.7",
+        since="0.4",
     ),
     Row(
         "metrics",
@@ -270,7 +271,7 @@ ROWS: Sequence[Row] = (
         "a server that is busy",
         _retried,
         [(calls, ({"a_at_b": 1.0}, 7)) for calls in (1, 3, 3)],
-        since="0.9",
+        since="0.8",
     ),
-    Row("metrics", f"{TRACKING}ValidationGenerationsLogger", "tables of texts", _tables, TABLES, since="0.5"),
+    Row("metrics", f"{TRACKING}ValidationGenerationsLogger", "tables of texts", _tables, TABLES, since="0.4"),
 )

@@ -1,4 +1,4 @@
-"""Worked examples of the parts of verl's trainer that keeps its rows in a queue: sizes, files, prompts that are sampled again."""
+"""Worked examples of verl's trainer that keeps its rows in a queue: sizes, files, prompts that are sampled again."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ ROWS: Sequence[Row] = (
         ],
         since="0.9",
     ),
-    Row("steps", ANY, "prompts that are sampled again", _reissued, REISSUED, since="0.9"),
+    Row("steps", ANY, "prompts that are sampled again", _reissued, REISSUED, since="0.9.1"),
     Row("metrics", ANY, "metrics of several steps", _aggregated, AGGREGATED, since="0.9"),
     Row(
         "rows",
@@ -335,6 +335,6 @@ ROWS: Sequence[Row] = (
         "methods",
         _resampled,
         RESAMPLED,
-        since="0.5",
+        since="0.4",
     ),
 )

@@ -347,7 +347,7 @@ def _switches(config: Any) -> list[Any]:
 
 
 ROWS: Sequence[Row] = (
-    Row("asynchronous", ANY, "checkpoints of a fully asynchronous trainer", _kept, KEPT, since="0.9"),
+    Row("asynchronous", ANY, "checkpoints of a fully asynchronous trainer", _kept, KEPT, since="0.4"),
     Row(
         "asynchronous",
         ANY,
@@ -360,10 +360,10 @@ ROWS: Sequence[Row] = (
             "states": [{"place": 5}] * 2,
             "refused": ["ValueError", "NotImplementedError", "AssertionError"],
         },
-        since="0.9",
+        since="0.4",
     ),
-    Row("asynchronous", SWITCHES, "thresholds of a switch", _thresholds, THRESHOLDS, since="0.9"),
-    Row("asynchronous", SWITCHES, "switches after a step", _decided, DECIDED, since="0.9"),
+    Row("asynchronous", SWITCHES, "thresholds of a switch", _thresholds, THRESHOLDS, since="0.4"),
+    Row("asynchronous", SWITCHES, "switches after a step", _decided, DECIDED, since="0.4"),
     Row(
         "asynchronous",
         SWITCHES,
@@ -385,6 +385,6 @@ ROWS: Sequence[Row] = (
             [[["update_weights", 4], ["resume_generation_replicas"]], "rollout"],
             [[], "rollout"],
         ],
-        since="0.9",
+        since="0.4",
     ),
 )

@@ -277,7 +277,7 @@ ROWS: Sequence[Row] = (
             *("a.own.base_layer.bias", "a.gate_proj.weight", "a.gate_proj.bias", "a.norm.weight"),
             *("a.norm.bias", "a.q_proj.scale"),
         ],
-        since="0.7",
+        since="0.4",
     ),
     Row(
         "transfers",
