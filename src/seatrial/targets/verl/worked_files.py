@@ -176,6 +176,9 @@ def _expiring(due: Callable[..., Any]) -> list[bool]:
                 found.append(bool(due(60, save_ckpt_duration=60, redundant_time=10)))
         with mock.patch.dict(os.environ, {name: str(int(time.time()) + 150)}):
             found.append(bool(due(60, save_ckpt_duration=60, redundant_time=90)))
+    over = {"MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP": str(int(time.time()) - 50)}
+    with mock.patch.dict(os.environ, over):
+        found.append(bool(due(60)))
     return found
 
 
@@ -207,7 +210,7 @@ ROWS: Sequence[Row] = (
         f"{CHECKPOINTS}checkpoint_manager:should_save_ckpt_esi",
         "seconds that are left",
         _expiring,
-        [False, *(True, False, False, True) * 2],
+        [False, *(True, False, False, True) * 2, False],
     ),
     Row(
         "checkpoints",

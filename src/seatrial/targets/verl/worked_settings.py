@@ -246,7 +246,7 @@ def _pool(config: Any) -> list[Any]:
     def made(models: Mapping[str, Any], nodes: int = 2) -> Any:
         return config(enabled=True, n_gpus_per_node=4, nnodes=nodes, teacher_models=dict(models))
 
-    one = made({"teacher_model": _teacher(teacher, key=None)})
+    one = made({"teacher_model": _teacher(teacher, key=None, inference={"data_parallel_size": 2})})
     several = {"teacher_model": _teacher(teacher, key=None)}
     several |= {key: _teacher(teacher, key=key, num_replicas=2) for key in "xy"}
     two = made(several)
@@ -345,7 +345,7 @@ ROWS: Sequence[Row] = (
         f"{CONFIGURATIONS}DistillationConfig",
         "teachers of a pool",
         _pool,
-        [{"default": 4}, {"x": 2, "y": 2}, [_REFUSED] * 3, {}],
+        [{"default": 2}, {"x": 2, "y": 2}, [_REFUSED] * 3, {}],
         since="0.4",
     ),
     Row(
