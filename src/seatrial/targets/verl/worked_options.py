@@ -235,5 +235,6 @@ ROWS: Sequence[Row] = (
             [True, False, True, False],
             ["RuntimeError", "RuntimeError"],
         ],
+        since="0.4",
     ),
 )

@@ -138,7 +138,7 @@ _OF_BOXES: Sequence[Row] = (
         (r"\boxed{{1}}", "{1}"),
     ),
     row_of(BOXES, "fix_fracs", "fractions without braces", *FRACTIONS),
-    row_of(BOXES, "fix_a_slash_b", "fractions of whole numbers", *SLASHES),
+    row_of(BOXES, "fix_a_slash_b", "fractions of whole numbers", *SLASHES, since="0.4"),
     row_of(BOXES, "remove_right_units", "units", *WITH_UNITS),
     row_of(BOXES, "fix_sqrt", "roots without braces", *ROOTS),
     row_of(BOXES, "strip_string", "forms of a number", *STRIPPED),

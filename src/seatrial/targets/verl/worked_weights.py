@@ -297,6 +297,7 @@ ROWS: Sequence[Row] = (
             [[2000.0, "K"], [2.0, "M"], [0.002, "B"], [2_000_000, ""]],
             "NotImplementedError",
         ],
+        since="0.4",
     ),
     Row(
         "models",
