@@ -14,9 +14,9 @@ import torch
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row, Worked
-from seatrial.targets.verl import worked_batches, worked_counts, worked_values
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.steps import batch_of_rows, of_rows
+from seatrial.targets.verl.worked_modules import MODULES
 from seatrial.targets.verl.worked_requests import reference_requests, request_of
 
 ROWS_OF_BATCH = 7
@@ -357,7 +357,7 @@ class OfVerl(Worked):
     """Batches, parts, losses, tools and requests of verl; see `contracts.worked`."""
 
     package = "verl"
-    worked_rows = (*ROWS, *worked_batches.ROWS, *worked_counts.ROWS, *worked_values.ROWS)
+    worked_rows = (*ROWS, *(row for module in MODULES for row in module.ROWS))
 
 
 ADAPTERS: dict[str, type[Any]] = {"worked": OfVerl}

@@ -1,0 +1,53 @@
+"""The modules with worked examples of verl; see `worked`."""
+
+from __future__ import annotations
+
+from seatrial.targets.verl import (
+    worked_agents,
+    worked_asynchronous,
+    worked_batches,
+    worked_chats,
+    worked_counts,
+    worked_files,
+    worked_logged,
+    worked_losses,
+    worked_mathematics,
+    worked_options,
+    worked_ranks,
+    worked_roles,
+    worked_servers,
+    worked_settings,
+    worked_texts,
+    worked_tools,
+    worked_traces,
+    worked_trackers,
+    worked_trainers,
+    worked_values,
+    worked_versions,
+    worked_weights,
+)
+
+MODULES = (
+    worked_agents,
+    worked_asynchronous,
+    worked_batches,
+    worked_chats,
+    worked_counts,
+    worked_files,
+    worked_logged,
+    worked_losses,
+    worked_mathematics,
+    worked_options,
+    worked_ranks,
+    worked_roles,
+    worked_servers,
+    worked_settings,
+    worked_texts,
+    worked_tools,
+    worked_traces,
+    worked_trackers,
+    worked_trainers,
+    worked_values,
+    worked_versions,
+    worked_weights,
+)
