@@ -6,6 +6,7 @@ import inspect
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ Specials = Mapping[str, str]
 """Special tokens by the parameters of a constructor."""
 
 
+ORDER = {
+    f"{name}_token": place for place, name in enumerate(("cls", "bos", "pad", "sep", "eos", "unk", "mask"))
+}
+"""The places of special tokens at the beginning of a vocabulary, which RoBERTa and its kin take for granted."""
+
+
 def specials_of(made: Any, options: Mapping[str, Any]) -> dict[str, str]:
     """Return the special tokens of a class: its defaults, or the options."""
     for one in made.__mro__:
@@ -52,7 +59,7 @@ def specials_of(made: Any, options: Mapping[str, Any]) -> dict[str, str]:
                 if name.endswith("_token") and isinstance(token, str)
             }
             if found:
-                return found
+                return dict(sorted(found.items(), key=lambda pair: ORDER.get(pair[0], len(ORDER))))
     return {}
 
 
@@ -111,14 +118,10 @@ def byte_word_ends(specials: Specials) -> dict[str, Any]:
     }
 
 
-def unigram(specials: Specials) -> dict[str, Any]:
-    """Return pieces with scores, special tokens first."""
+def unigram(specials: Specials, first: Sequence[str] = ()) -> dict[str, Any]:
+    """Return pieces with scores; `first` are the special tokens that a class looks for at the beginning."""
     letters = [(one, -6.0 - place / 64) for place, one in enumerate([*LETTERS, *SIGNS])]
-    first = {name: place for place, name in enumerate(("pad_token", "eos_token", "unk_token"))}
-    if "bos_token" in specials:
-        first = {}  # only classes like T5 look for theirs in these places
-    names = sorted(specials, key=lambda name: first.get(name, 3))
-    tokens = dict.fromkeys(specials[name] for name in names)
+    tokens = dict.fromkeys([*(specials[name] for name in first), *specials.values()])
     return {"vocab": [*((one, 0.0) for one in tokens), *PIECES, *letters]}
 
 
@@ -217,6 +220,9 @@ KINDS: Mapping[str, Callable[[Specials], dict[str, Any]]] = {
     "ends": word_ends,
     "byte ends": byte_word_ends,
     "unigram": unigram,
+    "unigram, padding first": partial(unigram, first=["pad_token", "unk_token"]),
+    "unigram, unknown first": partial(unigram, first=["unk_token"]),
+    "unigram, as T5": partial(unigram, first=["pad_token", "eos_token", "unk_token"]),
     "words": word_pieces,
     "nothing": nothing,
     "word file": word_file,

@@ -11,6 +11,7 @@ from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked_encodings import ENCODING_ROWS
+from seatrial.targets.transformers.worked_saved_tokenizers import SAVED_ROWS
 from seatrial.targets.transformers.worked_templates import TEMPLATE_ROWS
 from seatrial.targets.transformers.worked_tokenizers import TOKENIZER_ROWS
 
@@ -179,4 +180,5 @@ CHAT_ROWS: Sequence[Row] = (
     *TEMPLATE_ROWS,
     *ENCODING_ROWS,
     *TOKENIZER_ROWS,
+    *SAVED_ROWS,
 )

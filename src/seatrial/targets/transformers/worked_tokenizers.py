@@ -42,14 +42,11 @@ BERT = (
 )
 LANGUAGES = ({"src_lang": "de_DE", "tgt_lang": "fr_XX"},)
 TABLE: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]] = {
-    "Albert": ("unigram", (CASED, ACCENTS, UNTRIMMED, FRAMED)),
-    "Barthez": ("unigram", (UNSPACED, FRAMED)),
+    "Albert": ("unigram, padding first", (CASED, ACCENTS, UNTRIMMED, FRAMED)),
     "Bert": ("words", (*BERT, SPLIT, SIDES)),
     "BertTokenizerLegacy": ("word file", (CASED, {"do_basic_tokenize": False}, {"never_split": ["hello"]})),
     "BertJapanese": ("word file", (LOWER, {"subword_tokenizer_type": "character"})),
     "Bertweet": ("counted files", ({"normalization": True},)),
-    "BigBird": ("unigram", (UNSPACED, FRAMED)),
-    "Blenderbot": ("bytes", (UNSPACED, FRAMED)),
     "BlenderbotSmall": ("cut files", ()),
     "ByT5": ("nothing", ({"extra_ids": 3},)),
     "CLIP": ("byte ends", (NAMED,)),
@@ -62,12 +59,12 @@ TABLE: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]] = {
     "ConvBert": ("words", (CASED,)),
     "DPRReader": ("words", (LOWER,)),
     "Deberta": ("bytes", (SPACED, FRAMED)),
-    "DebertaV2": ("unigram", (LOWER, {"split_by_punct": True}, UNSPACED, FRAMED)),
+    "DebertaV2": ("unigram, padding first", (LOWER, {"split_by_punct": True}, UNSPACED, FRAMED)),
     "Dia": ("nothing", ({"offset": 3},)),
     "DistilBert": ("words", (CASED,)),
     "Esm": ("lined file", ()),
     "Esmc": ("nothing", ()),
-    "FNet": ("unigram", (CASED, ACCENTS)),
+    "FNet": ("unigram, padding first", (CASED, ACCENTS)),
     "Funnel": ("words", (*BERT[:2], {"clean_text": False}, {"wordpieces_prefix": "**"}, FRAMED)),
     "GPT2": ("bytes", (SPACED, ENDS, {"add_bos_token": True}, NAMED, SPLIT, {**SIDES, "pad_token": "<p>"})),
     "GPTNeoX": ("bytes", (SPACED, UNTRIMMED, ENDS, NAMED)),
@@ -84,33 +81,32 @@ TABLE: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]] = {
     "Nllb": ("metaspace", ({"src_lang": "deu_Latn", "tgt_lang": "fra_Latn"}, {"legacy_behaviour": True}, FRAMED)),
     "Nougat": ("bytes", (NAMED,)),
     "OpenAIGPT": ("ends", ({"unk_token": "<u>"},)),
-    "Pegasus": ("unigram", (NAMED, {"offset": 4})),
+    "Pegasus": ("unigram, as T5", (NAMED, {"offset": 4})),
     "Perceiver": ("nothing", (SIDES,)),
     "Phobert": ("counted files", ()),
     "ProphetNet": ("word file", (CASED,)),
     "Qwen2": ("bytes", (SPACED, ENDS, {**ENDS, "bos_token": "<b>"}, NAMED, SPLIT, SIDES)),
     "Qwen3_5": ("bytes", (SPACED, NAMED)),
     "Reformer": ("metaspace", (NAMED,)),
-    "RemBert": ("unigram", (LOWER, {"keep_accents": False}, {"remove_space": False}, FRAMED)),
     "Roberta": ("bytes", (SPACED, UNTRIMMED, FRAMED, SIDES)),
     "SeamlessM4T": ("spoken", ({"src_lang": "deu", "tgt_lang": "eng"}, FRAMED)),
     "Siglip2": ("metaspace", (ENDS, NAMED)),
     "Splinter": ("words", (CASED, {"question_token": "[Q]"}, {"padding_side": "left"})),
-    "T5": ("unigram", ({"extra_ids": 3}, NAMED, {"extra_ids": 0})),
+    "T5": ("unigram, as T5", ({"extra_ids": 3}, NAMED, {"extra_ids": 0})),
     "Tipsv2": ("metaspace", (CASED, NAMED)),
-    "VideoPrism": ("unigram", (NAMED,)),
+    "VideoPrism": ("unigram, as T5", (NAMED,)),
     "Wav2Vec2CTC": ("letter file", (LOWER, {"word_delimiter_token": "-"}, {"replace_word_delimiter_char": "_"})),
     "Whisper": ("bytes", (
         SPACED, {"language": "german", "task": "translate"}, {"predict_timestamps": True}, {"language": "de"},
     )),
     "XGLM": ("unigram", (UNSPACED, FRAMED)),
     "XLMRoberta": ("unigram", (UNSPACED, FRAMED)),
-    "XLNet": ("unigram", (LOWER, ACCENTS, {"remove_space": False}, FRAMED)),
+    "XLNet": ("unigram, unknown first", (LOWER, ACCENTS, {"remove_space": False}, FRAMED)),
 }  # fmt: skip
 """Kinds of vocabularies by class, and options, each tried in turn after none."""
 
 
-def _class_name(name: str) -> str:
+def class_name(name: str) -> str:
     return name if "Tokenizer" in name else f"{name}Tokenizer"
 
 
@@ -168,7 +164,7 @@ def _token_id(tokenizer: Any, token: str) -> Any:
         return "none"
 
 
-def _words(tokenizer: Any) -> Any:
+def words_of(tokenizer: Any) -> Any:
     """Return the tokens of a text that is in words already; None where the class does not take one."""
     try:
         return _tokens(tokenizer, tokenizer(list(WORDS), is_split_into_words=True)["input_ids"])
@@ -178,7 +174,7 @@ def _words(tokenizer: Any) -> Any:
 
 def _answered(kind: str, options: Mapping[str, Any], made: Any) -> dict[str, Any]:
     tokenizer = tokenizer_of(made, kind, options)
-    return {**answers(tokenizer), "words": _words(tokenizer)}
+    return {**answers(tokenizer), "words": words_of(tokenizer)}
 
 
 @cache
@@ -193,7 +189,7 @@ def _asked() -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
     for name, (kind, table) in TABLE.items():
         for options in ({}, *table):
             said = ", ".join(f"{one}={value}" for one, value in options.items()) or "no options"
-            yield f"{_class_name(name)}: {said}", _class_name(name), kind, options
+            yield f"{class_name(name)}: {said}", class_name(name), kind, options
 
 
 def _rows() -> Iterator[Row]:
