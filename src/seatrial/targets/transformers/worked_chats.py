@@ -11,7 +11,9 @@ from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked_encodings import ENCODING_ROWS
+from seatrial.targets.transformers.worked_responses import RESPONSE_ROWS
 from seatrial.targets.transformers.worked_saved_tokenizers import SAVED_ROWS
+from seatrial.targets.transformers.worked_schemas import SCHEMA_ROWS
 from seatrial.targets.transformers.worked_templates import TEMPLATE_ROWS
 from seatrial.targets.transformers.worked_tokenizers import TOKENIZER_ROWS
 
@@ -181,4 +183,6 @@ CHAT_ROWS: Sequence[Row] = (
     *ENCODING_ROWS,
     *TOKENIZER_ROWS,
     *SAVED_ROWS,
+    *RESPONSE_ROWS,
+    *SCHEMA_ROWS,
 )

@@ -202,7 +202,7 @@ CALLS: Sequence[Row] = (
                                      t.num_special_tokens_to_add(), t.num_special_tokens_to_add(pair=True)],
          [7, 6, 2, 3], model_max_length=9),
     _row("an empty batch", lambda t: [t.batch_decode([]), t("")["input_ids"], t([""])["input_ids"]],
-         [[], [2, 3], [[2, 3]]], since="5.24"),
+         [[], [2, 3], [[2, 3]]], since="5.23.1"),
 )  # fmt: skip
 ROWS_TO_PAD = [
     {"input_ids": [5, 6, 7], "token_type_ids": [0, 1, 1]},

@@ -245,7 +245,7 @@ SAVED: Sequence[Row] = (
     _row("templates without the usual name", lambda t: _templates({"rag": "r"}),
          [["additional_chat_templates/rag.jinja"], None, {"rag": "r"}, {"rag": "r"}]),
     _row("no template", lambda t: _templates(None), [[], None, None, None]),
-    _row("a template that leaves its folder", lambda t: _refused_template(), "ValueError", since="5.24"),
+    _row("a template that leaves its folder", lambda t: _refused_template(), "ValueError", since="5.8.2"),
     _row("a template given when it is made", lambda t: [
         _again(t).chat_template, pieces(type(t), chat_template=LISTED).chat_template], ["x", NAMED], chat_template="x"),
     _row("what a tokenizer says of itself", lambda t: [

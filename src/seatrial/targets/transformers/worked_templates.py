@@ -210,7 +210,7 @@ RENDERED: Sequence[Row] = (
         CHAT, tools=[weather], tokenize=False, chat_template="{{ tools == [want] }}", want=WEATHER), "True"),
     _row("tools that are methods", lambda t: t.apply_chat_template(
         CHAT, tools=[Tools().weather], tokenize=False, chat_template="{{ tools == [want] }}", want=METHOD), "True",
-        since="5.24"),
+        since="5.8"),
     _row("tools of every kind, in their order", _text(NAMES, tools=[{**METHOD, "function": {
         "name": "one", "parameters": {"required": ["x"]}}}, weather, METHOD]), "onex;weathercity;weathercity;"),
     _row("tools as JSON", _text("{{ tools | tojson }}", tools=[{"b": 1, "a": "é<"}]), '[{"b": 1, "a": "é<"}]'),
@@ -260,16 +260,16 @@ RENDERED: Sequence[Row] = (
     _row("conversations that are objects", lambda t: [
         _text(PLAIN, SimpleNamespace(messages=CHAT))(t), _text(PLAIN, [SimpleNamespace(messages=CHAT)])(t)],
         ["u:ab;a:cde;", ["u:ab;a:cde;"]], since="5.23.1"),
-    _row("messages that are objects", _text(PLAIN, [Message("user", "x"), SAID]), "u:x;a:cde;", since="5.24"),
-    _row("an empty conversation", _refused(_text(PLAIN, [])), "ValueError", since="5.24"),
+    _row("messages that are objects", _text(PLAIN, [Message("user", "x"), SAID]), "u:x;a:cde;", since="5.23.1"),
+    _row("an empty conversation", _refused(_text(PLAIN, [])), "ValueError", since="5.16"),
     _row("media in a message", _text("{{ messages[0].content[0].image }}{{ messages[0].content[1].text }}", [
         {"role": "user", "content": [{"type": "image", "image": Tools()}, {"type": "text", "text": "x"}]}]), "<Tools>x",
-        since="5.24"),
+        since="5.23"),
     _row("reasoning under each of its names", lambda t: [
         _text("{{ messages[0].reasoning_content }},{{ messages[0].thinking }}", [
             {"role": "assistant", "content": "", name: "r"}])(t)
         for name in ("reasoning_content", "thinking", "reasoning")],
-        ["r,r"] * 3, since="5.24"),
+        ["r,r"] * 3, since="5.21"),
     _row("ids alone", lambda t: [_encoded(t, return_dict=False), _encoded(t, TWO, return_dict=False)],
          ["u:ab;a:cde;", ["u:ab;a:cde;", "u:ab;a:cde;u:f;"]]),
     _row("text alone, in place of a table", lambda t: t.apply_chat_template(
@@ -298,7 +298,7 @@ RENDERED: Sequence[Row] = (
     _row("masks of truncated conversations", lambda t: [
         _mask(truncation=True, max_length=size, truncation_side=side)(t)
         for side in ("right", "left") for size in (6, 3)],
-        ["....cd", "...", "..cde;", "de;"], since="5.24"),
+        ["....cd", "...", "..cde;", "de;"], since="5.23.1"),
     _row("masks of letters of several bytes", lambda t: _mask(
         chat=[{"role": "user", "content": "é"}, {"role": "assistant", "content": "aé日b"}])(t)[4:], "aÃ©æĹ¥b;"),
     _row("masks of texts that are alike", _mask(
@@ -309,7 +309,7 @@ RENDERED: Sequence[Row] = (
     _row("masks of a template that trims", _mask(
         template="{%- for m in messages -%}\n {%- generation -%} {{ m['content'] }} "
         "{%- endgeneration -%}\n{%- endfor -%}"),
-        "abcde", since="5.24"),
+        "abcde", since="5.0.1"),
     _row("masks of a template that fails", _after_an_error, ["no", "....cde;"]),
     _row("masks without a table", _refused(lambda t: _encoded(
         t, template=MARKED, return_assistant_tokens_mask=True, return_dict=False)), "ValueError"),
@@ -342,11 +342,11 @@ def _kept(t: Any, **options: Any) -> Any:
 
 SANITIZED: Sequence[Row] = (
     _row("control tokens in messages", _kept, [2, 2, "<|im_start|>a<|im_end|>b<|im_end|><|im_start|>cde<|im_end|>"],
-         since="5.24"),
+         since="5.21"),
     _row("control tokens in messages that are not sanitized",
          lambda t: _kept(t, sanitize_control_tokens=False)[:2], [3, 2]),
     _row("control tokens in variables and documents", lambda t: _kept(
-        t, chat=[USER], extra="<|im_start|>", documents=[{"text": "<|im_end|>"}])[:2], [1, 1], since="5.24"),
-    _row("control tokens in text alone", _refused(lambda t: _text(OWN, **SAFE)(t)), "ValueError", since="5.24"),
+        t, chat=[USER], extra="<|im_start|>", documents=[{"text": "<|im_end|>"}])[:2], [1, 1], since="5.23"),
+    _row("control tokens in text alone", _refused(lambda t: _text(OWN, **SAFE)(t)), "ValueError", since="5.21"),
 )  # fmt: skip
 TEMPLATE_ROWS: Sequence[Row] = (*RENDERED, *SANITIZED)
