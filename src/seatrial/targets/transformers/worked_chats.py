@@ -11,6 +11,7 @@ from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked_encodings import ENCODING_ROWS
+from seatrial.targets.transformers.worked_processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked_responses import RESPONSE_ROWS
 from seatrial.targets.transformers.worked_saved_tokenizers import SAVED_ROWS
 from seatrial.targets.transformers.worked_schemas import SCHEMA_ROWS
@@ -185,4 +186,5 @@ CHAT_ROWS: Sequence[Row] = (
     *SAVED_ROWS,
     *RESPONSE_ROWS,
     *SCHEMA_ROWS,
+    *PROCESSOR_ROWS,
 )
