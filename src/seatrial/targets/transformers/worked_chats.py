@@ -15,6 +15,7 @@ from seatrial.targets.transformers.worked_processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked_responses import RESPONSE_ROWS
 from seatrial.targets.transformers.worked_saved_tokenizers import SAVED_ROWS
 from seatrial.targets.transformers.worked_schemas import SCHEMA_ROWS
+from seatrial.targets.transformers.worked_sentencepieces import PIECE_ROWS
 from seatrial.targets.transformers.worked_templates import TEMPLATE_ROWS
 from seatrial.targets.transformers.worked_tokenizers import TOKENIZER_ROWS
 
@@ -187,4 +188,5 @@ CHAT_ROWS: Sequence[Row] = (
     *RESPONSE_ROWS,
     *SCHEMA_ROWS,
     *PROCESSOR_ROWS,
+    *PIECE_ROWS,
 )

@@ -98,8 +98,8 @@ def _dirty() -> list[bool]:
 
 CALLS: Sequence[tuple[str, Any]] = (
     ("[f(a=1, b='x')]", [{"name": "f", "arguments": {"a": 1, "b": "x"}}]),
-    ("[f(), g.h(x=[1, {'k': None}], y=true)]", [
-        {"name": "f", "arguments": {}}, {"name": "g.h", "arguments": {"x": [1, {"k": None}], "y": True}}]),
+    ("[f(), g.h(x=[1, {'k': None, \"l\": 2}], y=true)]", [
+        {"name": "f", "arguments": {}}, {"name": "g.h", "arguments": {"x": [1, {"k": None, "l": 2}], "y": True}}]),
     ("[]", "none"),
     (r'[f(a="q\"\n\u0041", b=-1.5e1)]', [{"name": "f", "arguments": {"a": 'q"\nA', "b": -15.0}}]),
     ("[f(a=1, a=2)]", "ValueError"),
