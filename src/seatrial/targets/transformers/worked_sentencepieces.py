@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -66,8 +67,9 @@ def _differences(name: str, made: Any) -> list[str]:
 
     Reading the file takes protobuf alone, while Transformers also requires SentencePiece.
     """
-    import transformers.convert_slow_tokenizer as converting
-
+    converting = importlib.import_module(
+        "transformers.convert_slow_tokenizer"
+    )  # whose name a function has too
     with mock.patch.object(converting, "requires_backends", lambda *given: None):
         found = made.from_pretrained(_folder(made, name))
     due = tokenizer_of(made, TABLE[name], {})
