@@ -10,6 +10,14 @@ from typing import Any
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.worked_encodings import ENCODING_ROWS
+from seatrial.targets.transformers.worked_processors import PROCESSOR_ROWS
+from seatrial.targets.transformers.worked_responses import RESPONSE_ROWS
+from seatrial.targets.transformers.worked_saved_tokenizers import SAVED_ROWS
+from seatrial.targets.transformers.worked_schemas import SCHEMA_ROWS
+from seatrial.targets.transformers.worked_sentencepieces import PIECE_ROWS
+from seatrial.targets.transformers.worked_templates import TEMPLATE_ROWS
+from seatrial.targets.transformers.worked_tokenizers import TOKENIZER_ROWS
 
 TURN = "{%% for m in messages %%}<|im_start|>{{ m['role'] }}\n%s<|im_end|>\n{%% endfor %%}"
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -173,4 +181,12 @@ CHAT_ROWS: Sequence[Row] = (
         since="5.24",
     ),
     Row("chats", PLACE, "messages that cannot be continued", _incompatible, [], since="4.57"),
+    *TEMPLATE_ROWS,
+    *ENCODING_ROWS,
+    *TOKENIZER_ROWS,
+    *SAVED_ROWS,
+    *RESPONSE_ROWS,
+    *SCHEMA_ROWS,
+    *PROCESSOR_ROWS,
+    *PIECE_ROWS,
 )
