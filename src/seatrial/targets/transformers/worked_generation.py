@@ -15,6 +15,8 @@ from seatrial.targets.common.target import find_name
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked_caches import CACHE_ROWS
+from seatrial.targets.transformers.worked_callers import CALLER_ROWS
+from seatrial.targets.transformers.worked_modes import MODE_ROWS
 from seatrial.targets.transformers.worked_scores import SCORE_ROWS
 from seatrial.targets.transformers.worked_states import STATE_ROWS
 from seatrial.targets.transformers.worked_stops import STOP_ROWS
@@ -378,4 +380,6 @@ GENERATION_ROWS: Sequence[Row] = (
     *STOP_ROWS,
     *CACHE_ROWS,
     *STATE_ROWS,
+    *MODE_ROWS,
+    *CALLER_ROWS,
 )

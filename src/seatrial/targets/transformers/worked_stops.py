@@ -96,7 +96,7 @@ def _validated(function: Any) -> list[Any]:
     return found
 
 
-class _Words:
+class Words:
     """A tokenizer without a core whose tokens are words."""
 
     def __init__(self, *words: str) -> None:
@@ -115,14 +115,14 @@ class _Words:
         return "".join(tokens)
 
 
-def _stopped(made: Any, words: _Words, stops: Any, *rows: Sequence[str]) -> list[bool]:
+def _stopped(made: Any, words: Words, stops: Any, *rows: Sequence[str]) -> list[bool]:
     criteria = made(tokenizer=words, stop_strings=stops)
     return [bool(criteria(ids_of([words.words.index(one) for one in row]), None)[0]) for row in rows]
 
 
 def _strings(made: Any) -> list[list[bool]]:
     """Return which rows stop: a string in place of a list, a vocabulary in another order, an older string again."""
-    one, other = _Words("st", "op", "stop"), _Words("stop", "op", "st")
+    one, other = Words("st", "op", "stop"), Words("stop", "op", "st")
     rows = (["st", "op"], ["op", "st"], ["stop"], ["stop", "a"], ["a", "stop"], ["op"], ["st", "a", "op"])
     return [
         _stopped(made, one, "stop", *rows),
@@ -135,7 +135,7 @@ def _strings(made: Any) -> list[list[bool]]:
 
 def _letters(made: Any) -> list[list[bool]]:
     """Return which rows stop after strings of one letter, of a letter twice, and of parts that overlap."""
-    words = _Words("aa", "aab", "ba", "abab")
+    words = Words("aa", "aab", "ba", "abab")
     return [
         _stopped(made, words, "a", ["b"], ["b", "a"], ["ba"], ["aab"], ["a", "b"]),
         _stopped(
@@ -167,7 +167,7 @@ def _letters(made: Any) -> list[list[bool]]:
 
 def _batches(made: Any) -> list[bool]:
     """Return which rows of a batch stop, one with an id beyond the vocabulary."""
-    words = _Words("st", "op")
+    words = Words("st", "op")
     criteria = made(tokenizer=words, stop_strings=["stop", "b"])
     rows = (["a", "st", "op"], ["st", "a", "op"], ["op", "st", "st"], ["st", "op", "b"], ["st", "op", "a"])
     ids = ids_of(*([words.words.index(one) for one in row] for row in rows), [6, 7, 90])
@@ -176,7 +176,7 @@ def _batches(made: Any) -> list[bool]:
 
 
 def _no_tokens(made: Any) -> None:
-    made(tokenizer=_Words("st"), stop_strings=["zz"])
+    made(tokenizer=Words("st"), stop_strings=["zz"])
 
 
 def _pieces(streamer: Any, texts: Sequence[str]) -> Iterator[list[int]]:
