@@ -17,6 +17,7 @@ from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked_caches import CACHE_ROWS
 from seatrial.targets.transformers.worked_callers import CALLER_ROWS
 from seatrial.targets.transformers.worked_drafts import DRAFT_ROWS
+from seatrial.targets.transformers.worked_helpers import HELPER_ROWS
 from seatrial.targets.transformers.worked_modes import MODE_ROWS
 from seatrial.targets.transformers.worked_scores import SCORE_ROWS
 from seatrial.targets.transformers.worked_states import STATE_ROWS
@@ -384,4 +385,5 @@ GENERATION_ROWS: Sequence[Row] = (
     *MODE_ROWS,
     *CALLER_ROWS,
     *DRAFT_ROWS,
+    *HELPER_ROWS,
 )
