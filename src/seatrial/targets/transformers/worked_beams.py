@@ -152,7 +152,7 @@ def _best(mixin: Any) -> list[str]:
 
 
 def _beams(mixin: Any) -> list[Any]:
-    """Return beams that go on and those that end, of one prompt with two beams, three ids and five scores."""
+    """Return beams that continue and those that end, of one prompt with two beams, three ids and five scores."""
     top = torch.tensor([[-1.0, -2.0, -3.0, -4.0]])
     rows = torch.arange(12).view(1, 4, 3)
     held = SimpleNamespace(_gather_beams=mixin._gather_beams)
@@ -208,7 +208,7 @@ def _hopeful(mixin: Any) -> list[bool]:
 
 
 def _going_on(mixin: Any) -> list[bool]:
-    """Return whether a search goes on: none, no hope, all full and early, all full, all that follow stop."""
+    """Return whether a search continues: none, no hope, all full and early, all full, all that follow stop."""
     found = []
     for hope, full, stop, early in (
         (True, False, False, True), (False, False, False, False), (True, True, False, True), (True, True, False, False),
@@ -240,7 +240,7 @@ BEAM_ROWS: Sequence[Row] = (
     ),
     Row("edges", PLACE, "the best answers of all", _best, [], since="4.57"),
     Row(
-        "edges", PLACE, "beams that go on and end", _beams,
+        "edges", PLACE, "beams that continue and end", _beams,
          [[3, 6], [-2.0, -3.0], [103, 106], [[0, 50], [-0.5, -0.7], [True, False]],
           [[50, 53], [-0.7, -9.0], [True, True]], [[50, 53], [-0.7, -9.0], [False, False]],
           [[50, 0], [-0.7, -1.0], [False, True]]], since="4.57"),
@@ -248,8 +248,8 @@ BEAM_ROWS: Sequence[Row] = (
         "edges", PLACE, "the best next ids", _continued,
          [[[0.9, 0.5, 0.4], [0.7, 0.6, 0.5]], [[[2, 1], [1, 1], [2, 0]], [[4, 2], [3, 0], [3, 1]]],
           [[1, 0, 1], [3, 2, 2]]], since="4.57"),
+    Row("edges", PLACE, "beams that may become better", _hopeful, [True, False, True, False, True, False, True],
+        since="4.57"),
     Row(
-        "edges", PLACE, "beams that may become better", _hopeful, [True, False, True, False, True, False, True], since="4.57"),
-    Row(
-        "edges", PLACE, "searches that go on", _going_on, [True, False, False, True, False], since="4.57"),
+        "edges", PLACE, "searches that continue", _going_on, [True, False, False, True, False], since="4.57"),
 )  # fmt: skip

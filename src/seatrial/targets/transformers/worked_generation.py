@@ -20,6 +20,7 @@ from seatrial.targets.transformers.worked_drafts import DRAFT_ROWS
 from seatrial.targets.transformers.worked_helpers import HELPER_ROWS
 from seatrial.targets.transformers.worked_modes import MODE_ROWS
 from seatrial.targets.transformers.worked_scores import SCORE_ROWS
+from seatrial.targets.transformers.worked_settings import SETTING_ROWS
 from seatrial.targets.transformers.worked_states import STATE_ROWS
 from seatrial.targets.transformers.worked_stops import STOP_ROWS
 
@@ -386,4 +387,5 @@ GENERATION_ROWS: Sequence[Row] = (
     *CALLER_ROWS,
     *DRAFT_ROWS,
     *HELPER_ROWS,
+    *SETTING_ROWS,
 )
