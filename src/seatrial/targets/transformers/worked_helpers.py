@@ -14,7 +14,7 @@ from seatrial.relations.contracts.worked import Refused
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row, unlike
 from seatrial.targets.transformers.worked_calls import PAD, causal, encoding, next_logits
-from seatrial.targets.transformers.worked_drafts import LONG, greedy_ids
+from seatrial.targets.transformers.worked_drafts import LONG, WAYS, greedy_ids
 from seatrial.targets.transformers.worked_scores import ids_of
 from seatrial.targets.transformers.worked_stops import Words
 
@@ -291,6 +291,19 @@ def _together(mixin: Any) -> list[str]:
     return wrong
 
 
+def _sure(mixin: Any) -> list[str]:
+    """Return which ways of candidates do not draw the ids of the largest scores where no others are left."""
+    model, wrong = causal(), []
+    given = {"do_sample": True, "top_k": 1, "temperature": 0.7, "max_new_tokens": 5, "eos_token_id": [31]}
+    due = [*LONG, *greedy_ids(model, LONG, 5)]
+    for way in ("an assistant", "a part of the model", "the prompt"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            found = model.generate(ids_of(LONG), **given, **WAYS[way]())[0].tolist()
+        wrong += [] if found == due else [f"{way}: {found}, {due} are due"]
+    return wrong
+
+
 def _row(what: str, call: Callable[[Any], Any], right: Any, since: str = "4.57") -> Row:
     return Row("edges", PLACE, what, call, right, since=since)
 
@@ -344,4 +357,5 @@ HELPER_ROWS: Sequence[Row] = (
     _row("special ids", _specials,
          [[None, [3], 3, None], [None, [4, 5], 0, None], [6, None, None, None], [6, [3], 3, 6], [6, None, None, 7]]),
     _row("requests of a continuous batch", _together, [], "5.23"),
+    _row("ids that are drawn for sure with candidates", _sure, [], "5.8"),
 )  # fmt: skip
