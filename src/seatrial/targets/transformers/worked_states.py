@@ -51,7 +51,8 @@ def _encoded(made: Any) -> list[Any]:
         getattr(cache, name)(value)
         found.append(seen())
     cache.reset()
-    found.append([int(cache.get_seq_length()), cache.is_updated])
+    lengths = [one.get_seq_length() for one in (cache, cache.cross_attention_cache)]
+    found.append([[int(one) for one in lengths], cache.is_updated])
     empty = made(class_of("DynamicCache")(), class_of("DynamicCache")())
     return [*found, len(cache), len(empty)]
 
@@ -276,7 +277,7 @@ STATE_ROWS: Sequence[Row] = (
             [2, [[101, 102], [101, 102], [1, 2], [1, 2]],
              [[111, 112, 113, 114], [111, 112, 113, 114], [11, 12, 13, 14], [11, 12, 13, 14]], {0: True, 1: True}],
             [2, [[1, 2]], [[11, 12, 13, 14]], {0: True, 1: True}],
-            [0, {0: False, 1: False}], 2, 0,
+            [[0, 0], {0: False, 1: False}], 2, 0,
         ], since="5.19",
     ),
     row_of("EncoderDecoderCache", "what it says of itself", _encoded_is,
