@@ -165,11 +165,8 @@ def _in_list(made: Any) -> list[Any]:
 
 
 def _missing(made: Any) -> None:
-    class Times:
-        def __call__(self, input_ids: Any, scores: Any, factor: float) -> Any:
-            return scores * factor
-
-    made([Times()])(ids_of([3]), torch.zeros(1, 2))
+    times = type("Times", (), {"__call__": lambda self, input_ids, scores, factor: scores * factor})
+    made([times()])(ids_of([3]), torch.zeros(1, 2))
 
 
 REFUSED: Sequence[tuple[str, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]] = (
