@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -150,6 +151,76 @@ def _best(mixin: Any) -> list[str]:
     return wrong[:5]
 
 
+def _beams(mixin: Any) -> list[Any]:
+    """Return beams that continue and those that end, of one prompt with two beams, three ids and five scores."""
+    top = torch.tensor([[-1.0, -2.0, -3.0, -4.0]])
+    rows = torch.arange(12).view(1, 4, 3)
+    held = SimpleNamespace(_gather_beams=mixin._gather_beams)
+    ends = torch.tensor([[True, False, False, True]])
+    running = mixin._get_running_beams_for_next_iteration(held, top, rows, rows + 100, ends, 2)
+    after = []
+    for early, full, open_, penalty in (
+        (False, [[False, False]], True, 1.0), (True, [[True, True]], True, 1.0), (False, [[False, False]], False, 1.0),
+        (False, [[False, False]], True, 0.0),
+    ):  # fmt: skip
+        kept, scores, _, done = mixin._update_finished_beams(
+            held, sequences=rows[:, :2] + 50, topk_running_sequences=rows, beam_scores=torch.tensor([[-0.7, -9.0]]),
+            topk_log_probs=top.clone(), beam_indices=rows[:, :2], topk_running_beam_indices=rows,
+            is_early_stop_heuristic_unsatisfied=torch.tensor([[open_]]), is_sent_finished=torch.tensor(full),
+            next_token_hits_stopping_criteria=ends, top_num_beam_mask=torch.tensor([True, True, False, False]),
+            num_beams=2, cur_len=3, decoder_prompt_len=2, length_penalty=penalty, early_stopping=early,
+        )  # fmt: skip
+        after.append([kept[0, :, 0].tolist(), [round(float(one), 3) for one in scores[0]], done[0].tolist()])
+    return [running[0][0, :, 0].tolist(), running[1][0].tolist(), running[2][0, :, 0].tolist(), *after]
+
+
+def _continued(mixin: Any) -> list[Any]:
+    """Return the best next ids of two prompts of two beams, with the beams that they follow."""
+    held = SimpleNamespace(_gather_beams=mixin._gather_beams)
+    logs = torch.tensor([[0.1, 0.5, 0.2, 0.4, 0.9, 0.3], [0.6, 0.5, 0.2, 0.1, 0.0, 0.7]])
+    rows = torch.tensor([[[1, 0], [2, 0]], [[3, 0], [4, 0]]])
+    found = mixin._get_top_k_continuations(
+        held, accumulated_log_probs=logs, running_sequences=rows, running_beam_indices=torch.full((2, 2, 1), -1),
+        cur_len=1, decoder_prompt_len=1, do_sample=False, beams_to_keep=3, num_beams=2, batch_size=2,
+    )  # fmt: skip
+    return [
+        [[round(one, 3) for one in row] for row in found[0].tolist()],
+        found[1].tolist(),
+        found[2][:, :, 0].tolist(),
+    ]
+
+
+def _hopeful(mixin: Any) -> list[bool]:
+    """Return whether beams can become better than those that ended, by each form of early stopping."""
+    found = []
+    for early, penalty, done, running in (
+        (False, 1.0, True, -2.0), (False, 1.0, True, -3.0), ("never", 1.0, True, -3.0), ("never", 1.0, True, -5.0),
+        ("never", -1.0, True, -0.3), ("never", -1.0, True, -0.6), (False, 1.0, False, -9.0),
+    ):  # fmt: skip
+        one = mixin._check_early_stop_heuristic(
+            is_early_stop_heuristic_unsatisfied=torch.tensor([[True]]),
+            running_beam_scores=torch.tensor([[running, -99.0]]), beam_scores=torch.tensor([[-0.5, -1.2]]),
+            is_sent_finished=torch.tensor([[True, done]]) & done, cur_len=4, max_length=6, decoder_prompt_len=2,
+            early_stopping=early, length_penalty=penalty,
+        )  # fmt: skip
+        found.append(bool(one[0, 0]))
+    return found
+
+
+def _going_on(mixin: Any) -> list[bool]:
+    """Return whether a search continues: none, no hope, all full and early, all full, all that follow stop."""
+    found = []
+    for hope, full, stop, early in (
+        (True, False, False, True), (False, False, False, False), (True, True, False, True), (True, True, False, False),
+        (True, False, True, False),
+    ):  # fmt: skip
+        one = mixin._beam_search_has_unfinished_sequences(
+            torch.tensor([[False], [hope]]), torch.tensor([[full, True]]), torch.tensor([[True, stop]]), early
+        )
+        found.append(bool(one))
+    return found
+
+
 PLACE = "transformers.generation.utils:GenerationMixin"
 # Sources: the documentation of GenerationMixin.generate and of GenerationConfig (num_beams, early_stopping,
 # length_penalty, num_return_sequences, pad_token_id, eos_token_id).
@@ -168,4 +239,17 @@ BEAM_ROWS: Sequence[Row] = (
         ),
     ),
     Row("edges", PLACE, "the best answers of all", _best, [], since="4.57"),
-)
+    Row(
+        "edges", PLACE, "beams that continue and end", _beams,
+         [[3, 6], [-2.0, -3.0], [103, 106], [[0, 50], [-0.5, -0.7], [True, False]],
+          [[50, 53], [-0.7, -9.0], [True, True]], [[50, 53], [-0.7, -9.0], [False, False]],
+          [[50, 0], [-0.7, -1.0], [False, True]]], since="4.57"),
+    Row(
+        "edges", PLACE, "the best next ids", _continued,
+         [[[0.9, 0.5, 0.4], [0.7, 0.6, 0.5]], [[[2, 1], [1, 1], [2, 0]], [[4, 2], [3, 0], [3, 1]]],
+          [[1, 0, 1], [3, 2, 2]]], since="4.57"),
+    Row("edges", PLACE, "beams that may become better", _hopeful, [True, False, True, False, True, False, True],
+        since="4.57"),
+    Row(
+        "edges", PLACE, "searches that continue", _going_on, [True, False, False, True, False], since="4.57"),
+)  # fmt: skip

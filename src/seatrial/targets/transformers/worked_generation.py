@@ -14,6 +14,15 @@ from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.worked_caches import CACHE_ROWS
+from seatrial.targets.transformers.worked_callers import CALLER_ROWS
+from seatrial.targets.transformers.worked_drafts import DRAFT_ROWS
+from seatrial.targets.transformers.worked_helpers import HELPER_ROWS
+from seatrial.targets.transformers.worked_modes import MODE_ROWS
+from seatrial.targets.transformers.worked_scores import SCORE_ROWS
+from seatrial.targets.transformers.worked_settings import SETTING_ROWS
+from seatrial.targets.transformers.worked_states import STATE_ROWS
+from seatrial.targets.transformers.worked_stops import STOP_ROWS
 
 WRITTEN: Sequence[Mapping[str, Any]] = (
     {},
@@ -370,4 +379,13 @@ GENERATION_ROWS: Sequence[Row] = (
         ],
         since="4.57",
     ),
+    *SCORE_ROWS,
+    *STOP_ROWS,
+    *CACHE_ROWS,
+    *STATE_ROWS,
+    *MODE_ROWS,
+    *CALLER_ROWS,
+    *DRAFT_ROWS,
+    *HELPER_ROWS,
+    *SETTING_ROWS,
 )
