@@ -17,10 +17,13 @@ from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resumi
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
+from seatrial.targets.transformers.worked_arguments import ARGUMENT_ROWS
 from seatrial.targets.transformers.worked_beams import BEAM_ROWS
+from seatrial.targets.transformers.worked_boxes import BOX_ROWS
 from seatrial.targets.transformers.worked_calls import CALL_ROWS
 from seatrial.targets.transformers.worked_chats import CHAT_ROWS
 from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
+from seatrial.targets.transformers.worked_losses import LOSS_ROWS
 from seatrial.targets.transformers.worked_parts import PART_ROWS
 from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
 from seatrial.targets.transformers.worked_rows import DATA_ROWS
@@ -307,6 +310,9 @@ ROWS: Sequence[Row] = (
     *PREDICTION_ROWS,
     *DATA_ROWS,
     *PART_ROWS,
+    *LOSS_ROWS,
+    *BOX_ROWS,
+    *ARGUMENT_ROWS,
 )
 
 
