@@ -18,6 +18,7 @@ from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
 from seatrial.targets.transformers.worked_arguments import ARGUMENT_ROWS
+from seatrial.targets.transformers.worked_arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked_beams import BEAM_ROWS
 from seatrial.targets.transformers.worked_boxes import BOX_ROWS
 from seatrial.targets.transformers.worked_calls import CALL_ROWS
@@ -28,6 +29,7 @@ from seatrial.targets.transformers.worked_parts import PART_ROWS
 from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
 from seatrial.targets.transformers.worked_rows import DATA_ROWS
 from seatrial.targets.transformers.worked_runs import RUN_ROWS
+from seatrial.targets.transformers.worked_tools import TOOL_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -313,6 +315,8 @@ ROWS: Sequence[Row] = (
     *LOSS_ROWS,
     *BOX_ROWS,
     *ARGUMENT_ROWS,
+    *ARRAY_ROWS,
+    *TOOL_ROWS,
 )
 
 
