@@ -23,6 +23,7 @@ from seatrial.targets.transformers.worked_beams import BEAM_ROWS
 from seatrial.targets.transformers.worked_boxes import BOX_ROWS
 from seatrial.targets.transformers.worked_calls import CALL_ROWS
 from seatrial.targets.transformers.worked_chats import CHAT_ROWS
+from seatrial.targets.transformers.worked_flow import FLOW_ROWS
 from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked_losses import LOSS_ROWS
 from seatrial.targets.transformers.worked_parts import PART_ROWS
@@ -30,6 +31,7 @@ from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
 from seatrial.targets.transformers.worked_rows import DATA_ROWS
 from seatrial.targets.transformers.worked_runs import RUN_ROWS
 from seatrial.targets.transformers.worked_tools import TOOL_ROWS
+from seatrial.targets.transformers.worked_trials import TRIAL_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -317,6 +319,8 @@ ROWS: Sequence[Row] = (
     *ARGUMENT_ROWS,
     *ARRAY_ROWS,
     *TOOL_ROWS,
+    *FLOW_ROWS,
+    *TRIAL_ROWS,
 )
 
 
