@@ -251,7 +251,7 @@ TRIAL_ROWS: Sequence[Row] = (
     Row("counts", PLACE, "epochs, steps and rows of a run", _initial, INITIAL, since="5.19"),
     Row(
         "starts", PLACE, "options of a trial", _tried,
-        [0.1, [0.25, 2, 7, 3, 2, 5], ["int", "int"], 3, False, 3], since="5",
+        [0.1, [0.25, 2, 7, 3, 2, 5], ["int", "int"], 3, False, 3], since="5.8",
     ),
     Row("starts", PLACE, "models that a function makes", _initialized, [[None, None, None], False, [True, True],
         [True, False], True], since="4.57"),
