@@ -26,6 +26,7 @@ from seatrial.targets.transformers.worked_chats import CHAT_ROWS
 from seatrial.targets.transformers.worked_flow import FLOW_ROWS
 from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked_losses import LOSS_ROWS
+from seatrial.targets.transformers.worked_optimizers import OPTIMIZER_ROWS
 from seatrial.targets.transformers.worked_parts import PART_ROWS
 from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
 from seatrial.targets.transformers.worked_rows import DATA_ROWS
@@ -321,6 +322,7 @@ ROWS: Sequence[Row] = (
     *TOOL_ROWS,
     *FLOW_ROWS,
     *TRIAL_ROWS,
+    *OPTIMIZER_ROWS,
 )
 
 
