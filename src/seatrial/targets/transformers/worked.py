@@ -23,6 +23,7 @@ from seatrial.targets.transformers.worked_beams import BEAM_ROWS
 from seatrial.targets.transformers.worked_boxes import BOX_ROWS
 from seatrial.targets.transformers.worked_calls import CALL_ROWS
 from seatrial.targets.transformers.worked_chats import CHAT_ROWS
+from seatrial.targets.transformers.worked_collators import COLLATOR_ROWS
 from seatrial.targets.transformers.worked_flow import FLOW_ROWS
 from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked_losses import LOSS_ROWS
@@ -323,6 +324,7 @@ ROWS: Sequence[Row] = (
     *FLOW_ROWS,
     *TRIAL_ROWS,
     *OPTIMIZER_ROWS,
+    *COLLATOR_ROWS,
 )
 
 

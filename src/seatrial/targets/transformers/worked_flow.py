@@ -29,7 +29,7 @@ def _wishes(control: Any) -> list[str]:
 
 
 def _flowing(event: str, table: Wishes, callback: Any) -> list[Any]:
-    """Return what the default flow asks for at an event, of options and states."""
+    """Return what the default flow requests at an event, of options and states."""
     import transformers
 
     found = []

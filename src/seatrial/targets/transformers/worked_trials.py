@@ -119,7 +119,7 @@ def _tried(trainer_class: Any) -> list[Any]:
 
 
 def _initialized(trainer_class: Any) -> list[Any]:
-    """Return models that a function makes: anew for each run, by the seed, with the trial; and what is refused."""
+    """Return models that a function makes: made for each run, by the seed, with the trial; and what is refused."""
     given: list[Any] = []
 
     def of_trial(trial: Any) -> Any:
