@@ -30,8 +30,10 @@ from seatrial.targets.transformers.worked_losses import LOSS_ROWS
 from seatrial.targets.transformers.worked_optimizers import OPTIMIZER_ROWS
 from seatrial.targets.transformers.worked_parts import PART_ROWS
 from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
+from seatrial.targets.transformers.worked_resumes import RESUME_ROWS
 from seatrial.targets.transformers.worked_rows import DATA_ROWS
 from seatrial.targets.transformers.worked_runs import RUN_ROWS
+from seatrial.targets.transformers.worked_setups import SETUP_ROWS
 from seatrial.targets.transformers.worked_tools import TOOL_ROWS
 from seatrial.targets.transformers.worked_trials import TRIAL_ROWS
 
@@ -325,6 +327,8 @@ ROWS: Sequence[Row] = (
     *TRIAL_ROWS,
     *OPTIMIZER_ROWS,
     *COLLATOR_ROWS,
+    *SETUP_ROWS,
+    *RESUME_ROWS,
 )
 
 
