@@ -35,6 +35,7 @@ from seatrial.targets.transformers.worked_rows import DATA_ROWS
 from seatrial.targets.transformers.worked_runs import RUN_ROWS
 from seatrial.targets.transformers.worked_setups import SETUP_ROWS
 from seatrial.targets.transformers.worked_tools import TOOL_ROWS
+from seatrial.targets.transformers.worked_translations import TRANSLATION_ROWS
 from seatrial.targets.transformers.worked_trials import TRIAL_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
@@ -329,6 +330,7 @@ ROWS: Sequence[Row] = (
     *COLLATOR_ROWS,
     *SETUP_ROWS,
     *RESUME_ROWS,
+    *TRANSLATION_ROWS,
 )
 
 
