@@ -33,6 +33,7 @@ from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
 from seatrial.targets.transformers.worked_resumes import RESUME_ROWS
 from seatrial.targets.transformers.worked_rows import DATA_ROWS
 from seatrial.targets.transformers.worked_runs import RUN_ROWS
+from seatrial.targets.transformers.worked_schedules import SCHEDULE_ROWS
 from seatrial.targets.transformers.worked_setups import SETUP_ROWS
 from seatrial.targets.transformers.worked_tools import TOOL_ROWS
 from seatrial.targets.transformers.worked_translations import TRANSLATION_ROWS
@@ -331,6 +332,7 @@ ROWS: Sequence[Row] = (
     *SETUP_ROWS,
     *RESUME_ROWS,
     *TRANSLATION_ROWS,
+    *SCHEDULE_ROWS,
 )
 
 
