@@ -30,6 +30,7 @@ from seatrial.targets.transformers.worked_losses import LOSS_ROWS
 from seatrial.targets.transformers.worked_optimizers import OPTIMIZER_ROWS
 from seatrial.targets.transformers.worked_parts import PART_ROWS
 from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
+from seatrial.targets.transformers.worked_reports import REPORT_ROWS
 from seatrial.targets.transformers.worked_resumes import RESUME_ROWS
 from seatrial.targets.transformers.worked_rows import DATA_ROWS
 from seatrial.targets.transformers.worked_runs import RUN_ROWS
@@ -333,6 +334,7 @@ ROWS: Sequence[Row] = (
     *RESUME_ROWS,
     *TRANSLATION_ROWS,
     *SCHEDULE_ROWS,
+    *REPORT_ROWS,
 )
 
 

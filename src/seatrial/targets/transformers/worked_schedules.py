@@ -1,4 +1,4 @@
-"""Worked examples of Transformers' schedules: rates by hand up to the end and beyond, of several groups, and refusals."""
+"""Worked examples of Transformers' schedules: rates by hand, of several groups, and refusals."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ GREEDY = [
 
 
 def _averaged(made: Any) -> list[Any]:
-    """Return means of the last three values, those of another average that has the state of the first, and their sums."""
+    """Return means of the last three values, and those of another average with the state of the first."""
     one, other = made(3), made(5)
     found = [one.streamavg(value) for value in (1.0, 3.0, 5.0, 7.0)]
     other.load_state_dict(one.state_dict())
