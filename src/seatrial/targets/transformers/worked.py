@@ -17,14 +17,28 @@ from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resumi
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
+from seatrial.targets.transformers.worked_arguments import ARGUMENT_ROWS
+from seatrial.targets.transformers.worked_arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked_beams import BEAM_ROWS
+from seatrial.targets.transformers.worked_boxes import BOX_ROWS
 from seatrial.targets.transformers.worked_calls import CALL_ROWS
 from seatrial.targets.transformers.worked_chats import CHAT_ROWS
+from seatrial.targets.transformers.worked_collators import COLLATOR_ROWS
+from seatrial.targets.transformers.worked_flow import FLOW_ROWS
 from seatrial.targets.transformers.worked_generation import GENERATION_ROWS
+from seatrial.targets.transformers.worked_losses import LOSS_ROWS
+from seatrial.targets.transformers.worked_optimizers import OPTIMIZER_ROWS
 from seatrial.targets.transformers.worked_parts import PART_ROWS
 from seatrial.targets.transformers.worked_predictions import PREDICTION_ROWS
+from seatrial.targets.transformers.worked_reports import REPORT_ROWS
+from seatrial.targets.transformers.worked_resumes import RESUME_ROWS
 from seatrial.targets.transformers.worked_rows import DATA_ROWS
 from seatrial.targets.transformers.worked_runs import RUN_ROWS
+from seatrial.targets.transformers.worked_schedules import SCHEDULE_ROWS
+from seatrial.targets.transformers.worked_setups import SETUP_ROWS
+from seatrial.targets.transformers.worked_tools import TOOL_ROWS
+from seatrial.targets.transformers.worked_translations import TRANSLATION_ROWS
+from seatrial.targets.transformers.worked_trials import TRIAL_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -307,6 +321,20 @@ ROWS: Sequence[Row] = (
     *PREDICTION_ROWS,
     *DATA_ROWS,
     *PART_ROWS,
+    *LOSS_ROWS,
+    *BOX_ROWS,
+    *ARGUMENT_ROWS,
+    *ARRAY_ROWS,
+    *TOOL_ROWS,
+    *FLOW_ROWS,
+    *TRIAL_ROWS,
+    *OPTIMIZER_ROWS,
+    *COLLATOR_ROWS,
+    *SETUP_ROWS,
+    *RESUME_ROWS,
+    *TRANSLATION_ROWS,
+    *SCHEDULE_ROWS,
+    *REPORT_ROWS,
 )
 
 
