@@ -42,6 +42,7 @@ class TransformersTarget(ComponentsTarget):
             utilities,
             variants,
             worked,
+            worked_models,
         )
 
         parts = (
@@ -69,6 +70,7 @@ class TransformersTarget(ComponentsTarget):
             utilities,
             configurations,
             worked,
+            worked_models,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 

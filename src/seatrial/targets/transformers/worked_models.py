@@ -1,0 +1,21 @@
+"""Worked examples of Transformers' models: rotary frequencies, masks, weights, their files and configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked_ropes import ROPE_ROWS
+
+ROWS: Sequence[Row] = (*ROPE_ROWS,)
+
+
+class OfModels(Worked):
+    """What models of any family have in common; see `contracts.worked`."""
+
+    package = "transformers"
+    worked_rows = ROWS
+
+
+ADAPTERS: dict[str, type[Any]] = {"worked-models": OfModels}
