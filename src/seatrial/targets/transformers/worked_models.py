@@ -6,9 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked_attention import ATTENTION_ROWS
+from seatrial.targets.transformers.worked_mask_forms import FORM_ROWS
+from seatrial.targets.transformers.worked_masks import MASK_ROWS
+from seatrial.targets.transformers.worked_rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked_ropes import ROPE_ROWS
+from seatrial.targets.transformers.worked_values import VALUE_ROWS
 
-ROWS: Sequence[Row] = (*ROPE_ROWS,)
+ROWS: Sequence[Row] = (
+    *ROPE_ROWS,
+    *ROPE_FORM_ROWS,
+    *MASK_ROWS,
+    *FORM_ROWS,
+    *ATTENTION_ROWS,
+    *VALUE_ROWS,
+)
 
 
 class OfModels(Worked):
