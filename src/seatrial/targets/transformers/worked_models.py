@@ -11,7 +11,9 @@ from seatrial.targets.transformers.worked_mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked_masks import MASK_ROWS
 from seatrial.targets.transformers.worked_rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked_ropes import ROPE_ROWS
+from seatrial.targets.transformers.worked_tied import TIED_ROWS
 from seatrial.targets.transformers.worked_values import VALUE_ROWS
+from seatrial.targets.transformers.worked_weights import WEIGHT_ROWS
 
 ROWS: Sequence[Row] = (
     *ROPE_ROWS,
@@ -20,6 +22,8 @@ ROWS: Sequence[Row] = (
     *FORM_ROWS,
     *ATTENTION_ROWS,
     *VALUE_ROWS,
+    *WEIGHT_ROWS,
+    *TIED_ROWS,
 )
 
 
