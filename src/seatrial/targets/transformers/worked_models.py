@@ -9,8 +9,10 @@ from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked_attention import ATTENTION_ROWS
 from seatrial.targets.transformers.worked_mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked_masks import MASK_ROWS
+from seatrial.targets.transformers.worked_resized import RESIZED_ROWS
 from seatrial.targets.transformers.worked_rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked_ropes import ROPE_ROWS
+from seatrial.targets.transformers.worked_saved import SAVED_ROWS
 from seatrial.targets.transformers.worked_tied import TIED_ROWS
 from seatrial.targets.transformers.worked_values import VALUE_ROWS
 from seatrial.targets.transformers.worked_weights import WEIGHT_ROWS
@@ -24,6 +26,8 @@ ROWS: Sequence[Row] = (
     *VALUE_ROWS,
     *WEIGHT_ROWS,
     *TIED_ROWS,
+    *SAVED_ROWS,
+    *RESIZED_ROWS,
 )
 
 

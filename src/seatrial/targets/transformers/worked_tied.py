@@ -142,7 +142,7 @@ TIED_ROWS: Sequence[Row] = (
         "parts that share",
         _shared,
         [[True, True, True, [], []], [True, True, False, [], ["lm_head.weight"]]],
-        since="5",
+        since="5.8",
     ),
     Row("states", CAUSAL, "experts of Mixtral's files", partial(_experts, MIXTRAL), [], since="5"),
     Row("states", CAUSAL, "experts of Qwen's files", partial(_experts, QWEN), [], since="5"),

@@ -12,6 +12,7 @@ import torch
 from packaging.version import Version
 from torch import Tensor
 
+from seatrial.targets.common.known import KnownFailure, between
 from seatrial.targets.common.target import find_name, release
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.trainers import temporary_folder
@@ -290,6 +291,7 @@ def _placed(model_class: Any) -> list[Any]:
 
 
 CAUSAL = "transformers:LlamaForCausalLM"
+LATER = "Transformers: small functions of later releases"
 # Sources: the documentation of from_pretrained, of from_config and of weights that are tied.
 WEIGHT_ROWS: Sequence[Row] = (
     Row(
@@ -324,6 +326,9 @@ WEIGHT_ROWS: Sequence[Row] = (
         "modules that stay wide",
         _kept_wide,
         [[4, True, "torch.float16"], [0, True, "torch.bfloat16"], [47, False, "torch.float32"]],
+        known=KnownFailure(
+            "they stay wide in bfloat16 too", finding=LATER, releases=between("transformers", "5", "5.8")
+        ),
     ),
     Row("states", CAUSAL, "a type that is none", _unknown_type, "dtype", since="5"),
     Row(
