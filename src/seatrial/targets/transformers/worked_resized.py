@@ -210,7 +210,7 @@ def _every(model_class: Any) -> list[Any]:
 
 
 def _with_cache(model_class: Any) -> list[Any]:
-    """Return whether a model whose layers are computed again gives a cache: in training, and the length in evaluation."""
+    """Return whether a model whose layers are computed again gives a cache: in training, and its length otherwise."""
     model = llama().train()
     enable(model)
     ids = torch.arange(3, 15).reshape(2, 6)
