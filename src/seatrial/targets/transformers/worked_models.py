@@ -8,6 +8,7 @@ from typing import Any
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked_attention import ATTENTION_ROWS
 from seatrial.targets.transformers.worked_configurations import CONFIGURATION_ROWS
+from seatrial.targets.transformers.worked_conversions import CONVERSION_ROWS
 from seatrial.targets.transformers.worked_mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked_masks import MASK_ROWS
 from seatrial.targets.transformers.worked_resized import RESIZED_ROWS
@@ -30,6 +31,7 @@ ROWS: Sequence[Row] = (
     *SAVED_ROWS,
     *RESIZED_ROWS,
     *CONFIGURATION_ROWS,
+    *CONVERSION_ROWS,
 )
 
 
