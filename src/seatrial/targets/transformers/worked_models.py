@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked_adapters import ADAPTER_ROWS
 from seatrial.targets.transformers.worked_attention import ATTENTION_ROWS
 from seatrial.targets.transformers.worked_configurations import CONFIGURATION_ROWS
 from seatrial.targets.transformers.worked_conversions import CONVERSION_ROWS
@@ -32,6 +33,7 @@ ROWS: Sequence[Row] = (
     *RESIZED_ROWS,
     *CONFIGURATION_ROWS,
     *CONVERSION_ROWS,
+    *ADAPTER_ROWS,
 )
 
 
