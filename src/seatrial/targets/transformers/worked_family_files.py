@@ -85,7 +85,7 @@ def _unlike(family: str, function: Any) -> list[str]:
 
 
 PLACE = "transformers:AutoModelForCausalLM"
-# Source: files of the release that the record begins with; `runs/files_of_families.py` is not needed: call `files_of`.
+# Source: what the release that each record begins with writes and computes; `files_of` makes a record.
 FILE_ROWS: Sequence[Row] = tuple(
     Row("files", PLACE, f"files of {family}", partial(_unlike, family), [], since=found[0])
     for family, found in record().items()
