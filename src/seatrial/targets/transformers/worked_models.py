@@ -12,6 +12,7 @@ from seatrial.targets.transformers.worked_configurations import CONFIGURATION_RO
 from seatrial.targets.transformers.worked_conversions import CONVERSION_ROWS
 from seatrial.targets.transformers.worked_mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked_masks import MASK_ROWS
+from seatrial.targets.transformers.worked_other_files import OTHER_ROWS
 from seatrial.targets.transformers.worked_resized import RESIZED_ROWS
 from seatrial.targets.transformers.worked_rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked_ropes import ROPE_ROWS
@@ -34,6 +35,7 @@ ROWS: Sequence[Row] = (
     *CONFIGURATION_ROWS,
     *CONVERSION_ROWS,
     *ADAPTER_ROWS,
+    *OTHER_ROWS,
 )
 
 
