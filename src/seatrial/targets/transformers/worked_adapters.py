@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -133,8 +133,13 @@ def _states(model_class: Any) -> list[Any]:
     model = _adapted(_adapted(llama(), "one", 1), "two", 2, target_modules=["q_proj"])
     found: list[Any] = [len(model.get_adapter_state_dict(name)) for name in ("one", "two")]
     found.append(len(model.get_adapter_state_dict()))
-    for call in (lambda: model.set_adapter("three"), lambda: model.add_adapter(_config(), adapter_name="one"),
-                 lambda: llama().active_adapters(), lambda: llama().disable_adapters()):  # fmt: skip
+    calls: Sequence[Callable[[], Any]] = (
+        lambda: model.set_adapter("three"),
+        lambda: model.add_adapter(_config(), adapter_name="one"),
+        lambda: llama().active_adapters(),
+        lambda: llama().disable_adapters(),
+    )
+    for call in calls:
         try:
             call()
         except ValueError:

@@ -125,7 +125,7 @@ def _parts(config_class: Any) -> list[Any]:
     """Return options of parts: given as words or as objects, changed beside a file, written, and left alone."""
     text: Any = of_name("Gemma3TextConfig")
     own = {"hidden_size": 48, "num_hidden_layers": 3, "tie_word_embeddings": False}
-    found = []
+    found: list[Any] = []
     for part in (dict(own), text(**own)):
         config = config_class(text_config=part)
         again = _reloaded(config)

@@ -30,7 +30,7 @@ def _converted(
     operation: Any, given: dict[str, Any], targets: Sequence[str], **more: Any
 ) -> dict[str, Tensor]:
     sources = list(given)
-    found: dict[str, Tensor] = operation.convert(
+    found: dict[str, Any] = operation.convert(
         dict(given),
         source_patterns=sources,
         target_patterns=list(targets),
@@ -73,7 +73,7 @@ def _listed(made: Any) -> list[Any]:
 def _alternating(made: Any) -> list[Any]:
     """Return rows that alternate between two halves, taken apart into these and back, in both dimensions."""
     plain = torch.arange(6.0)
-    found = [_converted(made(dim=0), {"a": plain}, ["b"])["b"].tolist()]
+    found: list[Any] = [_converted(made(dim=0), {"a": plain}, ["b"])["b"].tolist()]
     for dim in (0, 1):
         table = _numbers(4, 6)
         there = _converted(made(dim=dim), {"a": table}, ["b"])["b"]

@@ -222,9 +222,10 @@ def _flex(maker: Any) -> list[str]:
 
 def _combined(functions: Any) -> list[Any]:
     """Return what unions and intersections of three rules give, and the refusal of what is no rule."""
-    import transformers.masking_utils as masking
+    import transformers.masking_utils
 
-    rules = [lambda b, h, q, k, by=by: (q + k + b) % by == 0 for by in (2, 3, 5)]
+    masking: Any = transformers.masking_utils
+    rules: list[Any] = [lambda b, h, q, k, by=by: (q + k + b) % by == 0 for by in (2, 3, 5)]
     b, q, k = torch.arange(2)[:, None, None], torch.arange(6)[:, None], torch.arange(6)
     parts = torch.stack([rule(b, 0, q, k) for rule in rules])
     found: list[Any] = [

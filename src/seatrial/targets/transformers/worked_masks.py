@@ -91,7 +91,7 @@ def shown(found: Any, rows: int, queries: int, keys: int, causal: bool) -> Tenso
     if found is None:
         whole = torch.ones(rows, queries, keys, dtype=torch.bool)
         return whole.tril() if causal and queries > 1 else whole
-    seen = found[:, 0] if found.dtype is torch.bool else found[:, 0] == 0
+    seen: Tensor = found[:, 0] if found.dtype is torch.bool else found[:, 0] == 0
     return seen.expand(rows, -1, -1)
 
 

@@ -141,11 +141,12 @@ def _of_rows(made: Any) -> list[Any]:
 
 def _refused(config_class: Any) -> list[str]:
     """Return options that are refused: what is missing of each kind."""
-    found = []
-    for options in (
+    found: list[str] = []
+    given: Sequence[dict[str, Any]] = (
         {"rope_type": "linear"}, {"rope_type": "dynamic"}, {"rope_type": "yarn"},
         {"rope_type": "longrope", "short_factor": [1.0] * 8}, {"rope_type": "llama3", "factor": 8.0},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for options in given:
         try:
             config_class(
                 hidden_size=64, num_attention_heads=4, rope_parameters={"rope_theta": BASE, **options}

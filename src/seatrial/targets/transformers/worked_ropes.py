@@ -48,10 +48,10 @@ def _yarn(options: Options, width: int, base: float, longest: int) -> tuple[list
     for place, one in enumerate(plain(width, base)):
         share = min(max((place - low) / (high - low), 0.0), 1.0)
         found.append(one / factor * share + one * (1 - share))
-    weights = options.get("mscale"), options.get("mscale_all_dim")
+    upper, lower = options.get("mscale"), options.get("mscale_all_dim")
     attention = options.get("attention_factor")
     if attention is None:
-        attention = scale(weights[0]) / scale(weights[1]) if all(weights) else scale(1.0)
+        attention = scale(upper) / scale(lower) if upper and lower else scale(1.0)
     return found, attention
 
 

@@ -147,7 +147,9 @@ def _of_inputs(function: Any) -> bool:
 
 def _spread(module: Any) -> list[bool]:
     """Return whether initial values have the mean, the deviation and the bounds that they are given."""
-    import transformers.initialization as init
+    import transformers.initialization
+
+    init: Any = transformers.initialization
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
