@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Sequence
 from functools import partial
@@ -222,9 +223,7 @@ def _flex(maker: Any) -> list[str]:
 
 def _combined(functions: Any) -> list[Any]:
     """Return what unions and intersections of three rules give, and the refusal of what is no rule."""
-    import transformers.masking_utils
-
-    masking: Any = transformers.masking_utils
+    masking: Any = importlib.import_module(MODULE)
     rules: list[Any] = [lambda b, h, q, k, by=by: (q + k + b) % by == 0 for by in (2, 3, 5)]
     b, q, k = torch.arange(2)[:, None, None], torch.arange(6)[:, None], torch.arange(6)
     parts = torch.stack([rule(b, 0, q, k) for rule in rules])

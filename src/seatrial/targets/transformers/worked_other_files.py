@@ -129,6 +129,6 @@ OTHER_ROWS: Sequence[Row] = (
         "the first type",
         _types,
         ["torch.float16", "torch.float16", "torch.int64"],
-        since="4.56",
+        since="5",
     ),
 )

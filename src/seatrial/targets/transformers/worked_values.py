@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -147,9 +148,7 @@ def _of_inputs(function: Any) -> bool:
 
 def _spread(module: Any) -> list[bool]:
     """Return whether initial values have the mean, the deviation and the bounds that they are given."""
-    import transformers.initialization
-
-    init: Any = transformers.initialization
+    init: Any = importlib.import_module("transformers.initialization")
 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
