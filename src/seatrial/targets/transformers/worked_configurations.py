@@ -49,7 +49,7 @@ def _names(config_class: Any) -> list[Any]:
 
 
 def _labels(config_class: Any) -> list[Any]:
-    """Return numbers and names of labels: given by number, by names, read again, and given beside a file."""
+    """Return numbers and names of labels: given by number, by names, read again, and given with a file."""
     names = {0: "bad", 1: "good", 2: "none"}
     of_names = config_class(id2label=names, label2id={name: number for number, name in names.items()})
     of_words = config_class.from_dict({"id2label": {str(number): name for number, name in names.items()}})
@@ -122,7 +122,7 @@ def _defaults(config_class: Any) -> list[Any]:
 
 
 def _parts(config_class: Any) -> list[Any]:
-    """Return options of parts: given as words or as objects, changed beside a file, written, and left alone."""
+    """Return options of parts: given as words or as objects, changed with a file, written, and left alone."""
     text: Any = of_name("Gemma3TextConfig")
     own = {"hidden_size": 48, "num_hidden_layers": 3, "tie_word_embeddings": False}
     found: list[Any] = []
@@ -178,8 +178,8 @@ def _attention(config_class: Any) -> list[Any]:
     return [*found, "attn_implementation" in words, _reloaded(config).text_config._attn_implementation]
 
 
-def _beside(config_class: Any) -> list[Any]:
-    """Return options that are given beside a file, and those that are not taken."""
+def _with_a_file(config_class: Any) -> list[Any]:
+    """Return options that are given with a file, and those that are not taken."""
     config, rest = _reloaded(config_class(), rms_norm_eps=0.5, foo=3, return_unused_kwargs=True)
     plain = _reloaded(config_class(), vocab_size=12)
     return [
@@ -351,7 +351,7 @@ CONFIGURATION_ROWS: Sequence[Row] = (
         [["eager"] * 3, [None, "sdpa", "eager"], ["eager", "sdpa", None], ["eager"] * 3, False, None],
         since="5",
     ),
-    Row("options", LLAMA, "options beside a file", _beside, [0.5, {"foo": 3}, False, 12, False]),
+    Row("options", LLAMA, "options with a file", _with_a_file, [0.5, {"foo": 3}, False, 12, False]),
     Row(
         "options",
         LLAMA,

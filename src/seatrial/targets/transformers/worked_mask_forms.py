@@ -92,7 +92,7 @@ def _both_ways(maker: Any) -> list[str]:
             for name, mask in (("none", None), ("left", LEFT)):
                 config = config_of([kind], form, is_causal=False)
                 if form == "sdpa" and name == "none" and kind == "causal":
-                    continue  # the kernel is told by the module
+                    continue  # the module gives that to the kernel
                 due = "bidirectional" if kind == "causal" else "bidirectional sliding"
                 for how in ("", "or_mask_function", "and_mask_function"):
                     own: dict[str, Any] = {how: lambda b, h, q, k: (q + k) % 3 == 0} if how else {}

@@ -196,7 +196,7 @@ BLOCKS = torch.tensor([[-1, 0, 0, 0, 0, 0, 0, -1, 1], [-1, -1, -1, 3, 3, -1, 7, 
 
 
 def _blocks(maker: Any) -> list[str]:
-    """Return where tokens of a block do not see one another both ways, beside what they see anyway."""
+    """Return where tokens of a block do not see one another both ways, in addition to what they see anyway."""
     wrong, groups = [], BLOCKS.tolist()
     for form in FORMS:
         for kind in ("causal", "sliding", "chunked"):

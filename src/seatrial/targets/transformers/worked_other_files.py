@@ -13,7 +13,7 @@ from seatrial.targets.transformers.worked_weights import folder, llama, same
 
 
 def _of_torch(model_class: Any) -> list[Any]:
-    """Return what differs of files of torch: one, two with an index, beside safe ones, and within a folder."""
+    """Return what differs of files of torch: one, two with an index, next to safe ones, and within a folder."""
     model = llama()
     state = model.state_dict()
     path = folder()

@@ -282,7 +282,7 @@ RESIZED_ROWS: Sequence[Row] = (
         [[[2, 1, 2, 1], []], [[2, 1, 1, 2], []], [[2, 2, 2, 2], []]],
         since="5",
     ),
-    Row("models", CAUSAL, "a cache beside layers that are computed again", _with_cache, [True, 6], since="5"),
+    Row("models", CAUSAL, "a cache with layers that are computed again", _with_cache, [True, 6], since="5"),
     Row("models", CAUSAL, "gradients of embeddings", _inputs, [False, True, False]),
     Row("models", CAUSAL, "a model that computes nothing again", _unsupported, "support"),
 )

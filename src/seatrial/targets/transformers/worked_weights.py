@@ -172,7 +172,7 @@ def _missing(model_class: Any) -> list[Any]:
 
 
 def _other_sizes(model_class: Any) -> list[Any]:
-    """Return what is said and done of a weight of another size: refused, or begun anew while others are read."""
+    """Return what is said and done of a weight of another size: refused, or begun again while others are read."""
     path = saved(llama(vocab_size=23))
     config = of_name("LlamaConfig")(**{**SIZES, "vocab_size": 29})
     found: list[Any] = []
@@ -388,7 +388,7 @@ WEIGHT_ROWS: Sequence[Row] = (
     Row(
         "states",
         CAUSAL,
-        "options beside the files",
+        "options with the files",
         _options_that_are_given,
         [0.5, False, "eager", True],
         since="4.56",
