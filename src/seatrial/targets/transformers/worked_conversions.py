@@ -141,7 +141,7 @@ def _order(function: Any) -> list[str]:
 
 # Sources: the documentation of each operation; pairs of rotary embeddings as in RoFormer and as in GPT-NeoX.
 CONVERSION_ROWS: Sequence[Row] = (
-    Row("states", f"{MODULE}:Concatenate", "parts", _joined, [True] * 7, since="5"),
+    Row("states", f"{MODULE}:Concatenate", "parts", _joined, [True] * 7, since="5.8"),
     Row(
         "states",
         f"{MODULE}:MergeModulelist",
@@ -173,7 +173,7 @@ CONVERSION_ROWS: Sequence[Row] = (
             [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
             [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
         ],
-        since="5.16",
+        since="5.24",
     ),
     Row(
         "states",

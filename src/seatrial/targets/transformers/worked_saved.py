@@ -253,6 +253,6 @@ SAVED_ROWS: Sequence[Row] = (
         "tensors that are left out",
         _left_out,
         [["model.norm.weight"], [], True],
-        since="4.56",
+        since="4.57",
     ),
 )
