@@ -141,7 +141,7 @@ def _order(function: Any) -> list[str]:
 
 # Sources: the documentation of each operation; pairs of rotary embeddings as in RoFormer and as in GPT-NeoX.
 CONVERSION_ROWS: Sequence[Row] = (
-    Row("states", f"{MODULE}:Concatenate", "parts", _joined, [True] * 7, since="5.8"),
+    Row("states", f"{MODULE}:Concatenate", "parts", _joined, [True] * 7, since="5.16"),
     Row(
         "states",
         f"{MODULE}:MergeModulelist",
