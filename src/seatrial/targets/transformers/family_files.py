@@ -70,10 +70,30 @@ def _differences(found: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> It
             yield f"{name} has other values"
 
 
+def _unsaved(found: Any, model: Any) -> Iterator[str]:
+    """Yield what differs of that which is in no file: buffers, and names that are one tensor."""
+    right = dict(model.named_buffers())
+    for name, value in found.named_buffers():
+        if name not in right:
+            yield f"the buffer {name} is none of the model"
+        elif not torch.equal(value.nan_to_num(), right[name].to(value.dtype).nan_to_num()):
+            yield f"the buffer {name} has other values"
+    for name in _names_of_one(model) ^ _names_of_one(found):
+        yield f"{' and '.join(sorted(name))} are one tensor in one of both alone"
+
+
+def _names_of_one(model: Any) -> set[frozenset[str]]:
+    """Return the names of each parameter that has several."""
+    names: dict[int, set[str]] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(value), set()).add(name)
+    return {frozenset(one) for one in names.values() if len(one) > 1}
+
+
 def _as_it_is(family: Any) -> list[str]:
     model = family.model()
     found, wrong = _read(model, _written(model))
-    return [*wrong, *_differences(found.state_dict(), model.state_dict())]
+    return [*wrong, *_differences(found.state_dict(), model.state_dict()), *_unsaved(found, model)]
 
 
 def _in_shards(family: Any) -> list[str]:
@@ -98,6 +118,10 @@ def _in_bfloat16(family: Any) -> list[str]:
         if one.get_input_embeddings().weight.dtype is not due
     ]
     right = model.state_dict()
+    usual = dict(family.model().named_buffers())
+    for name, value in own.named_buffers():
+        if name.endswith("inv_freq") and not torch.equal(value, usual[name]):
+            kinds.append(f"the buffer {name} is not that of float32")
     return [
         *wrong,
         *kinds,

@@ -42,6 +42,8 @@ class TransformersTarget(ComponentsTarget):
             utilities,
             variants,
             worked,
+            worked_family_files,
+            worked_models,
         )
 
         parts = (
@@ -69,6 +71,8 @@ class TransformersTarget(ComponentsTarget):
             utilities,
             configurations,
             worked,
+            worked_family_files,
+            worked_models,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
