@@ -10,6 +10,7 @@ from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.trl.worked import given, kept, limits, passed
 from seatrial.targets.trl.worked.callbacks import CALLBACKS
+from seatrial.targets.trl.worked.collected import COLLECTED_ROWS
 from seatrial.targets.trl.worked.commands import COMMANDS
 from seatrial.targets.trl.worked.conversations import CONVERSATION_ROWS
 from seatrial.targets.trl.worked.data import DATA_ROWS
@@ -77,6 +78,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **LOSSES,
     **SCORED,
     **OUTSIDE,
+    "collected": partial(of_release, COLLECTED_ROWS),
     "earlier": partial(of_release, (*EARLIER_ROWS, *JUDGED_ROWS)),
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,9 +112,8 @@ def _sampled(count: int, sample: Callable[..., Any]) -> list[str]:
 
     model, rows, mask = _batch()
     pad = int(tiny_tokenizer().pad_token_id)
-    config = transformers.GenerationConfig(
-        max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=pad
-    )
+    config_class: Any = transformers.GenerationConfig
+    config = config_class(max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=pad)
     given = (count, pad, config) if count else (pad, config)
     found, scores = sample(model, rows, *given)
     wrong = []
@@ -144,7 +143,7 @@ def _forwarded(forward: Callable[..., Any]) -> list[str]:
     return wrong
 
 
-def _pair_losses(trainer_class: Any, options: Mapping[str, Any]) -> list[float]:
+def _pair_losses(loss_type: str, trainer_class: Any) -> list[float]:
     """Return the losses of XPO: log-probabilities of the policy's answers and of the reference's, by both models."""
     own, of_other, other, of_own = (
         torch.tensor(one, dtype=torch.float64)
@@ -156,12 +155,11 @@ def _pair_losses(trainer_class: Any, options: Mapping[str, Any]) -> list[float]:
         )
     )
     trainer = object.__new__(trainer_class)
-    fields = {"beta": 0.5, "alpha": 0.1, "args": SimpleNamespace(**{"loss_type": "sigmoid", **options})}
     with (
         patch.object(trainer_class, "beta", 0.5, create=True),
         patch.object(trainer_class, "alpha", 0.1, create=True),
     ):
-        trainer.args = fields["args"]
+        trainer.args = SimpleNamespace(loss_type=loss_type)
         found = trainer._compute_losses(own, of_other, other, of_own, torch.tensor([True, False]))
     return [round(float(one), 5) for part in found for one in part.flatten()]
 
@@ -294,7 +292,7 @@ EARLIER_ROWS: Sequence[Row] = (
             "formulas",
             XPO,
             one,
-            lambda trainer, one=one: _pair_losses(trainer, {"loss_type": one}),
+            partial(_pair_losses, one),
             _pair_losses_due(one),
         )
         for one in ("sigmoid", "ipo")
