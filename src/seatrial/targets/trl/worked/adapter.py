@@ -26,6 +26,7 @@ from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.losses import LOSSES
 from seatrial.targets.trl.worked.models import MODEL_ROWS
+from seatrial.targets.trl.worked.optimised import OPTIMISED
 from seatrial.targets.trl.worked.outside import OUTSIDE
 from seatrial.targets.trl.worked.passed import PASSED
 from seatrial.targets.trl.worked.prepared import PREPARED
@@ -78,6 +79,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **LOSSES,
     **SCORED,
     **OUTSIDE,
+    **OPTIMISED,
     "collected": partial(of_release, COLLECTED_ROWS),
     "earlier": partial(of_release, (*EARLIER_ROWS, *JUDGED_ROWS)),
 }
