@@ -12,6 +12,7 @@ from seatrial.targets.trl.worked import given, kept, limits, passed
 from seatrial.targets.trl.worked.callbacks import CALLBACKS
 from seatrial.targets.trl.worked.collected import COLLECTED_ROWS
 from seatrial.targets.trl.worked.commands import COMMANDS
+from seatrial.targets.trl.worked.contexts import CONTEXT_ROWS
 from seatrial.targets.trl.worked.conversations import CONVERSATION_ROWS
 from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
@@ -80,7 +81,7 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **SCORED,
     **OUTSIDE,
     **OPTIMISED,
-    "collected": partial(of_release, COLLECTED_ROWS),
+    "collected": partial(of_release, (*COLLECTED_ROWS, *CONTEXT_ROWS)),
     "earlier": partial(of_release, (*EARLIER_ROWS, *JUDGED_ROWS)),
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
