@@ -92,10 +92,10 @@ def _two(validate: Callable[..., Any]) -> Any:
 
 
 def _selected(
-    told: Mapping[str, Any], parts: int, options: Mapping[str, Any], select: Callable[..., Any]
+    given: Mapping[str, Any], parts: int, options: Mapping[str, Any], select: Callable[..., Any]
 ) -> Any:
     server = {
-        "lora_config": {**SERVER, **told} if told is not None else None,
+        "lora_config": {**SERVER, **given} if given is not None else None,
         "parallel_config": {"data_parallel_size": parts},
     }
     try:
@@ -105,13 +105,13 @@ def _selected(
 
 
 SELECTED: Sequence[tuple[str, Any, int, Mapping[str, Any], Any]] = (
-    ("a server with room for each version", {}, 1, {}, True),
+    ("a server with capacity for each version", {}, 1, {}, True),
     ("a server without adapters", None, 1, {}, False),
     ("a server of two replicas", {}, 2, {}, False),
     ("an adapter with a head", {}, 1, {"modules_to_save": ["lm_head"]}, False),
     ("a rank that the server does not take", {}, 1, {"r": 17}, "refused"),
     ("a rank of one layer that the server does not take", {}, 1, {"rank_pattern": {"q_proj": 20}}, "refused"),
-    ("a server with room for one version less", {"max_loras": 4}, 1, {}, "refused"),
+    ("a server with capacity for one version less", {"max_loras": 4}, 1, {}, "refused"),
 )
 VALID: Sequence[tuple[str, Mapping[str, Any], Any]] = (
     ("plain adapters", {}, 2),
@@ -285,8 +285,8 @@ COLLECTED_ROWS: Sequence[Row] = (
     *_of_trainer("validate_lora_for_vllm_sync", "the adapter that is active", _two, [2, 3], "refusals"),
     *(
         row
-        for what, told, parts, options, right in SELECTED
-        for row in _of_trainer("select_adapter_sync", what, partial(_selected, told, parts, options), right, "samplers")
+        for what, given, parts, options, right in SELECTED
+        for row in _of_trainer("select_adapter_sync", what, partial(_selected, given, parts, options), right, "samplers")
     ),
     *(
         row

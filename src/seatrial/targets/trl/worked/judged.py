@@ -22,11 +22,11 @@ JUDGES = "trl.experimental.judges.judges", "trl.experimental.judges", "trl.train
 def _read(prompt_kept: Sequence[bool], answer: str, judge_class: Any, of_openai: bool) -> list[Any]:
     """Return a judge's ranks of three pairs, of which some are swapped, and what it is asked."""
     asked: list[str] = []
-    told: list[Any] = []
+    limits: list[Any] = []
 
     def complete(messages: Sequence[Mapping[str, str]], **given: Any) -> Any:
         asked.append(messages[0]["content"])
-        told.append((messages[0]["role"], given.get("max_tokens")))
+        limits.append((messages[0]["role"], given.get("max_tokens")))
         said = answer or ("0" if messages[0]["content"].split("|")[1] == "good" else "1")
         return SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content=said))])
 
@@ -41,7 +41,7 @@ def _read(prompt_kept: Sequence[bool], answer: str, judge_class: Any, of_openai:
     with patch.object(np.random, "choice", lambda *_, **__: np.array([not one for one in prompt_kept])):
         found = [int(one) for one in judge.judge(["p", "q", "r"], pairs, shuffle_order=not all(prompt_kept))]
         more = judge.judge(["p"], [["good", "bad"]]) if of_openai else None
-    return [found, sorted(asked), {*told} == {("user", 1)}, more]
+    return [found, sorted(asked), {*limits} == {("user", 1)}, more]
 
 
 def _judge_rows() -> Sequence[Row]:
@@ -140,10 +140,10 @@ RATED: Sequence[tuple[str, Mapping[str, Any], bool, list[Any]]] = (
 )
 
 
-def _answers(texts: Sequence[str], asks: bool, flat: bool, collator_class: Any) -> list[Any]:
-    """Return by row what trains of texts whose answers begin with `=`, and whose questions with `?` if `asks`."""
+def _answers(texts: Sequence[str], is_asked: bool, flat: bool, collator_class: Any) -> list[Any]:
+    """Return by row what trains of texts whose answers begin with `=`, and whose questions with `?` if `is_asked`."""
     tokenizer = tiny_tokenizer(padding_side="right")
-    more = {"instruction_template": "?", "padding_free": flat} if asks else {"padding_free": flat}
+    more = {"instruction_template": "?", "padding_free": flat} if is_asked else {"padding_free": flat}
     collate = collator_class(response_template="=", tokenizer=tokenizer, **more)
     batch = collate([tokenizer(one) for one in texts])
     if flat and "position_ids" not in batch:
