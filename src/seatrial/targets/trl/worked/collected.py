@@ -285,8 +285,8 @@ COLLECTED_ROWS: Sequence[Row] = (
     *_of_trainer("validate_lora_for_vllm_sync", "the adapter that is active", _two, [2, 3], "refusals"),
     *(
         row
-        for what, given, parts, options, right in SELECTED
-        for row in _of_trainer("select_adapter_sync", what, partial(_selected, given, parts, options), right, "samplers")
+        for what, has, parts, options, right in SELECTED
+        for row in _of_trainer("select_adapter_sync", what, partial(_selected, has, parts, options), right, "samplers")
     ),
     *(
         row
