@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.trl.worked import given, kept, limits, passed
 from seatrial.targets.trl.worked.callbacks import CALLBACKS
+from seatrial.targets.trl.worked.collected import COLLECTED_ROWS
 from seatrial.targets.trl.worked.commands import COMMANDS
+from seatrial.targets.trl.worked.contexts import CONTEXT_ROWS
 from seatrial.targets.trl.worked.conversations import CONVERSATION_ROWS
 from seatrial.targets.trl.worked.data import DATA_ROWS
 from seatrial.targets.trl.worked.distilled import DISTILLED_ROWS
+from seatrial.targets.trl.worked.earlier import EARLIER_ROWS
 from seatrial.targets.trl.worked.evaluated import EVALUATED
 from seatrial.targets.trl.worked.functions import FUNCTION_ROWS
 from seatrial.targets.trl.worked.given import GIVEN
 from seatrial.targets.trl.worked.heads import HEAD_ROWS
+from seatrial.targets.trl.worked.judged import JUDGED_ROWS
 from seatrial.targets.trl.worked.kept import KEPT
 from seatrial.targets.trl.worked.launched import LAUNCHED
 from seatrial.targets.trl.worked.limits import LIMITED
 from seatrial.targets.trl.worked.losses import LOSSES
 from seatrial.targets.trl.worked.models import MODEL_ROWS
+from seatrial.targets.trl.worked.optimised import OPTIMISED
 from seatrial.targets.trl.worked.outside import OUTSIDE
 from seatrial.targets.trl.worked.passed import PASSED
 from seatrial.targets.trl.worked.prepared import PREPARED
 from seatrial.targets.trl.worked.refused import REFUSED_ROWS
-from seatrial.targets.trl.worked.rows import Row, examples
+from seatrial.targets.trl.worked.rows import Row, examples, of_release
 from seatrial.targets.trl.worked.scored import SCORED
 from seatrial.targets.trl.worked.scripts import SCRIPT_ROWS
 from seatrial.targets.trl.worked.sets import SET_ROWS
@@ -74,6 +80,9 @@ OF_TRAINERS: Mapping[str, Callable[[], Sequence[Row]]] = {
     **LOSSES,
     **SCORED,
     **OUTSIDE,
+    **OPTIMISED,
+    "collected": partial(of_release, (*COLLECTED_ROWS, *CONTEXT_ROWS)),
+    "earlier": partial(of_release, (*EARLIER_ROWS, *JUDGED_ROWS)),
 }
 """What makes rows that run trainers or scripts, of what the installed release has, by adapter."""
 FAILURES: Mapping[str, Sequence[KnownFailure]] = {

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from seatrial.relations.contracts.worked import WorkedExample
 from seatrial.targets.common import worked_rows
+from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.trl.preferences import find_trainer
 
 UTILS = "trl.trainer.utils"
 EXPERIMENTAL = "trl.experimental.utils"
 
-__all__ = ["EXPERIMENTAL", "UTILS", "Row", "by_trainer", "examples"]
+__all__ = ["EXPERIMENTAL", "UTILS", "Row", "by_trainer", "examples", "of_release"]
 
 
 def _with_state(example: WorkedExample) -> WorkedExample:
@@ -29,6 +31,22 @@ def _with_state(example: WorkedExample) -> WorkedExample:
 def examples(rows: Iterable[Row], subject: str) -> list[WorkedExample]:
     """Return the worked examples of a subject."""
     return [_with_state(example) for example in worked_rows.examples("trl", rows, subject)]
+
+
+def of_release(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows whose function the installed release has.
+
+    Raises:
+        Gone: there is none.
+    """
+    found = []
+    for row in rows:
+        with suppress(Gone, ImportError, RuntimeError):
+            find_name("trl", row.place.split())
+            found.append(row)
+    if not found:
+        raise Gone(f"trl {release('trl')} has no {', '.join(sorted({row.function for row in rows}))}")
+    return found
 
 
 def by_trainer(
