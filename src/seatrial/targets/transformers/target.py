@@ -18,7 +18,9 @@ class TransformersTarget(ComponentsTarget):
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
         from seatrial.targets.transformers import (
+            any_kinds,
             any_models,
+            any_records,
             causal,
             collated,
             collators,
@@ -57,6 +59,8 @@ class TransformersTarget(ComponentsTarget):
             masking,
             model_heads,
             any_models,
+            any_kinds,
+            any_records,
             models,
             families,
             family_options,
