@@ -16,9 +16,7 @@ from packaging.version import Version
 from seatrial.relations.laws.models.recorded import BOUND
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.transformers.target import TransformersTarget
-
-RECORDED = "recorded-"
+from seatrial.targets.transformers import any_kinds, any_records, family_records
 
 
 def rounded(values: Sequence[float]) -> list[float]:
@@ -30,8 +28,8 @@ def rounded(values: Sequence[float]) -> list[float]:
 def main(names: Sequence[str]) -> None:
     """Add the installed release to the record."""
     installed = release("transformers")
-    for name, adapter in TransformersTarget().adapters().items():
-        if not name.startswith(RECORDED) or not (not names or name.startswith(tuple(names))):
+    for name, adapter in {**family_records.EVERY, **any_records.EVERY, **any_kinds.EVERY}.items():
+        if names and not name.startswith(tuple(names)):
             continue
         path = adapter.path
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -1,11 +1,12 @@
 """Records what configurations of the installed Transformers fill in, with the oldest release that does the same.
 
-    python -m tests.peers.wild.recorded_options
+    python -m tests.peers.wild.recorded_options [--new]
 
-Run in the environment of each release in turn: each adds to the same file.
+Run in the environment of each release in turn on the same file; the newest with `--new` adds options.
 """
 
 import json
+import sys
 
 from packaging.version import Version
 
@@ -16,7 +17,7 @@ from seatrial.targets.transformers.any_configurations import CASES, RECORD, Conf
 SHORT = (",", ":")
 
 
-def main() -> None:
+def main(*, is_new: bool) -> None:
     """Add the installed release to the record."""
     installed, stack = release("transformers"), ConfigurationsRecord()
     found = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
@@ -29,7 +30,7 @@ def main() -> None:
             except (NotServed, ImportError, AttributeError, KeyError):
                 given = {}
             whole = stack.options_of(kind, case)
-            for name, value in given.items():
+            for name, value in given.items() if is_new else ():
                 known.setdefault(name, (installed, value))
             for name, (oldest, value) in known.items():
                 if name not in whole:
@@ -49,4 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(is_new="--new" in sys.argv)

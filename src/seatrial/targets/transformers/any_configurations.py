@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import zlib
@@ -107,7 +108,7 @@ def described(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         }
         if options and not given:
             raise NotServed("no such option")
-        config = config_class(**given) if given else plain
+        config = config_class(**copy.deepcopy(given)) if given else plain
         found = dict(_flat(config.to_dict()))
         for name in ATTRIBUTES:
             try:

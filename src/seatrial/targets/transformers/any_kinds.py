@@ -13,12 +13,12 @@ import torch
 from seatrial.relations.contracts.model_heads import HeadForm, HeadKind
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
-from seatrial.targets.transformers.any_inputs import Inputs
+from seatrial.targets.transformers.any_inputs import Inputs, mask_of
 from seatrial.targets.transformers.any_models import AnyBase
 from seatrial.targets.transformers.any_records import Recorded
 from seatrial.targets.transformers.any_table import KINDS
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
-from seatrial.targets.transformers.family_records import projected, rows
+from seatrial.targets.transformers.family_records import of_gradients, projected, record, rows
 from seatrial.targets.transformers.head_table import FAMILIES
 from seatrial.targets.transformers.model_heads import FamilyHeads
 from seatrial.targets.transformers.option_values import Variant, variants_of
@@ -103,8 +103,6 @@ class BaseRecord(Recorded):
 
     def _half_masked(self, base: AnyBase) -> Inputs:
         """Return outputs with a mask that leaves out the last places of the second row."""
-        from seatrial.targets.transformers.any_inputs import mask_of
-
         mask = mask_of(base._model, base._inputs)
         if not mask:
             raise NotServed("no mask")
@@ -113,8 +111,6 @@ class BaseRecord(Recorded):
         return base._called(base._model, {**base._inputs, name: ones})
 
     def _gradients(self, base: AnyBase) -> list[float]:
-        from seatrial.targets.transformers.family_records import of_gradients
-
         model = copy.deepcopy(base._model)
         found = base._called(model, base._inputs, grad=True)
         total = sum(
@@ -200,7 +196,9 @@ def _adapters(record: type[Recorded], name: str, kinds: Sequence[str]) -> dict[s
     }
 
 
-ADAPTERS: dict[str, type[Any]] = {
+EVERY: dict[str, type[Any]] = {
     **_adapters(BaseRecord, "base", KINDS),
     **_adapters(HeadRecord, "heads", list(FAMILIES)),
 }
+"""Those that can be recorded."""
+ADAPTERS: dict[str, type[Any]] = {name: one for name, one in EVERY.items() if one.kind in record(one.path)}

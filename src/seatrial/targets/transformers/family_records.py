@@ -268,4 +268,6 @@ def _adapter(family: str) -> type[FamilyRecord]:
     )
 
 
-ADAPTERS: dict[str, type[Any]] = {f"recorded-{family}": _adapter(family) for family in FAMILIES}
+EVERY: dict[str, type[Any]] = {f"recorded-{family}": _adapter(family) for family in FAMILIES}
+"""Those that can be recorded."""
+ADAPTERS: dict[str, type[Any]] = {name: one for name, one in EVERY.items() if one.kind in record(one.path)}

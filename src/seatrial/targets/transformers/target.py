@@ -18,6 +18,7 @@ class TransformersTarget(ComponentsTarget):
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
         from seatrial.targets.transformers import (
+            any_configurations,
             any_kinds,
             any_models,
             any_records,
@@ -61,6 +62,7 @@ class TransformersTarget(ComponentsTarget):
             any_models,
             any_kinds,
             any_records,
+            any_configurations,
             models,
             families,
             family_options,
