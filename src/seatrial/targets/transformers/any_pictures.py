@@ -133,7 +133,7 @@ def rows_with(model: Any, media: Media) -> Inputs:
     names = FILM_IDS if media.is_film else IDS
     mark = next(iter(options_of(config, names)), None)
     if mark is None and any(media.counts):
-        raise NotServed("no id that stands for a picture")
+        raise NotServed("no id that means a picture")
     start = next(iter(options_of(config, ["vision_start_token_id", "image_start_token_id"])), None)
     begin = [start if start is not None else MARKS["vision"]] if any(media.counts) else []
     first, second = (
