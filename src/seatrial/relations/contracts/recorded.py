@@ -1,4 +1,4 @@
-"""Contract of models whose logits are on record: what no other form of the same model can show.
+"""Contract of models whose outputs are on record: what no other form of the same model can show.
 
 Part of `seatrial.relations.contracts`, which lists every component. Forms of one model: `ModelFamily`.
 """
@@ -11,13 +11,16 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class RecordedModel(Protocol):
-    """A family's tiny model, its weights drawn by their names, with a few options at other values."""
+    """A tiny model, its weights drawn by their names, with options at other values; or configurations."""
 
     recorded: Mapping[str, Sequence[float]]
-    """Projections of logits that were recorded, by the option; the empty name: the model without any."""
+    """Numbers that were recorded, by the option and the output; the empty name: logits without any option.
+
+    The last number is the scale of the others.
+    """
 
     def projections(self, name: str) -> Sequence[float]:
-        """Return the projections of the logits of an option.
+        """Return the numbers of an option and an output.
 
         Raises:
             NotServed: the release has no such option.

@@ -18,7 +18,10 @@ class TransformersTarget(ComponentsTarget):
     def adapters(self) -> Mapping[str, type[Any]]:
         """Return the adapters by name."""
         from seatrial.targets.transformers import (
+            any_configurations,
+            any_kinds,
             any_models,
+            any_records,
             causal,
             collated,
             collators,
@@ -59,6 +62,9 @@ class TransformersTarget(ComponentsTarget):
             masking,
             model_heads,
             any_models,
+            any_kinds,
+            any_records,
+            any_configurations,
             models,
             families,
             family_options,
