@@ -83,11 +83,11 @@ def _in_squares(model: Any) -> Iterator[Media]:
     for size in dict.fromkeys((given, 8, 16, 32)):
         wide = torch.tensor([[size, 2 * size], [2 * size, size]])
         square = torch.tensor([[size, size]] * 2)
-        forms = [((), None), ((1,), None), ((2,), None)]
+        forms: list[tuple[tuple[int, ...], Tensor | None]] = [((), None), ((1,), None), ((2,), None)]
         if "image_sizes" in takes:
             forms = [((), square), ((1,), square), ((3,), wide), *forms]
         for parts, sizes in forms:
-            named = {} if sizes is None else {"image_sizes": sizes}
+            named: dict[str, Tensor] = {} if sizes is None else {"image_sizes": sizes}
             pictures = _drawn(2, *parts, channels, size, size)
             media: Inputs = {"pixel_values": pictures, **named}
             if not hasattr(model, "get_image_features"):
@@ -131,16 +131,16 @@ def rows_with(model: Any, media: Media) -> Inputs:
     """
     config = model.config
     names = FILM_IDS if media.is_film else IDS
-    mark = next(iter(options_of(config, names)), None)
+    mark: Any = next(iter(options_of(config, names)), None)
     if mark is None and any(media.counts):
         raise NotServed("no id that means a picture")
     start = next(iter(options_of(config, ["vision_start_token_id", "image_start_token_id"])), None)
-    begin = [start if start is not None else MARKS["vision"]] if any(media.counts) else []
+    begin: list[Any] = [start if start is not None else MARKS["vision"]] if any(media.counts) else []
     first, second = (
         [one for frame in range(num) for one in (15 + frame, *begin, *[mark] * (count // num))]
         for count, num in zip(media.counts, media.frames, strict=True)
     )
-    rows = [
+    rows: list[list[int]] = [
         [7, 9, 11, *first, 8, 21, 13, 30],
         [12, *second, 33, 14, 27],
         [5, 40, 22, 17, 31, 6],

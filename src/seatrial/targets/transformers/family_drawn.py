@@ -76,7 +76,8 @@ def _draw(name: str, whole: Tensor) -> None:
 
 def _matrix(name: str, value: Tensor) -> Tensor:
     num_inputs = value.shape[-1] if value.dim() == 2 else value[0].numel()
-    return _normal(name, value) * SPREAD / max(num_inputs, 1) ** 0.5
+    drawn: Tensor = _normal(name, value) * SPREAD / max(num_inputs, 1) ** 0.5
+    return drawn
 
 
 def _normal(name: str, value: Tensor) -> Tensor:

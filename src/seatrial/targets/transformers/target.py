@@ -44,10 +44,10 @@ class TransformersTarget(ComponentsTarget):
             translations,
             utilities,
             variants,
-            worked,
-            worked_family_files,
-            worked_models,
         )
+        from seatrial.targets.transformers.worked import adapter as worked
+        from seatrial.targets.transformers.worked import family_files
+        from seatrial.targets.transformers.worked import models as worked_models
 
         parts = (
             causal,
@@ -77,7 +77,7 @@ class TransformersTarget(ComponentsTarget):
             utilities,
             configurations,
             worked,
-            worked_family_files,
+            family_files,
             worked_models,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}

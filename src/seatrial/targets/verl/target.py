@@ -81,7 +81,6 @@ class VerlTarget(CheckoutTrials):
             weighted_losses,
             whole_supervised,
             work,
-            worked,
             worker_groups,
             worker_metrics,
             worker_parts,
@@ -89,6 +88,7 @@ class VerlTarget(CheckoutTrials):
             workers,
         )
         from seatrial.targets.verl.micro_batches import VerlMicroBatches
+        from seatrial.targets.verl.worked import adapter as worked
 
         return {
             **algorithms.ADAPTERS,

@@ -1,0 +1,1 @@
+"""Worked examples of Transformers, one table a subject; see `contracts.worked`."""

@@ -1,0 +1,49 @@
+"""Worked examples of Transformers' models: rotary frequencies, masks, weights, their files and configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.adapters import ADAPTER_ROWS
+from seatrial.targets.transformers.worked.attention import ATTENTION_ROWS
+from seatrial.targets.transformers.worked.configurations import CONFIGURATION_ROWS
+from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
+from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
+from seatrial.targets.transformers.worked.masks import MASK_ROWS
+from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
+from seatrial.targets.transformers.worked.resized import RESIZED_ROWS
+from seatrial.targets.transformers.worked.rope_forms import ROPE_FORM_ROWS
+from seatrial.targets.transformers.worked.ropes import ROPE_ROWS
+from seatrial.targets.transformers.worked.saved import SAVED_ROWS
+from seatrial.targets.transformers.worked.tied import TIED_ROWS
+from seatrial.targets.transformers.worked.values import VALUE_ROWS
+from seatrial.targets.transformers.worked.weights import WEIGHT_ROWS
+
+ROWS: Sequence[Row] = (
+    *ROPE_ROWS,
+    *ROPE_FORM_ROWS,
+    *MASK_ROWS,
+    *FORM_ROWS,
+    *ATTENTION_ROWS,
+    *VALUE_ROWS,
+    *WEIGHT_ROWS,
+    *TIED_ROWS,
+    *SAVED_ROWS,
+    *RESIZED_ROWS,
+    *CONFIGURATION_ROWS,
+    *CONVERSION_ROWS,
+    *ADAPTER_ROWS,
+    *OTHER_ROWS,
+)
+
+
+class OfModels(Worked):
+    """What models of any family have in common; see `contracts.worked`."""
+
+    package = "transformers"
+    worked_rows = ROWS
+
+
+ADAPTERS: dict[str, type[Any]] = {"worked-models": OfModels}

@@ -1,0 +1,1 @@
+"""Worked examples of verl, one table a subject; see `contracts.worked`."""

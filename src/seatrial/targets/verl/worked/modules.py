@@ -1,0 +1,53 @@
+"""The modules with worked examples of verl; see `worked`."""
+
+from __future__ import annotations
+
+from seatrial.targets.verl.worked import (
+    agents,
+    asynchronous,
+    batches,
+    chats,
+    counts,
+    files,
+    logged,
+    losses,
+    mathematics,
+    options,
+    ranks,
+    roles,
+    servers,
+    settings,
+    texts,
+    tools,
+    traces,
+    trackers,
+    trainers,
+    values,
+    versions,
+    weights,
+)
+
+MODULES = (
+    agents,
+    asynchronous,
+    batches,
+    chats,
+    counts,
+    files,
+    logged,
+    losses,
+    mathematics,
+    options,
+    ranks,
+    roles,
+    servers,
+    settings,
+    texts,
+    tools,
+    traces,
+    trackers,
+    trainers,
+    values,
+    versions,
+    weights,
+)
