@@ -66,6 +66,7 @@ OF_FAMILIES: Mapping[tuple[str, str], str] = {
     ("bamba", "mamba_chunk_size"): "another order of the same sums",
     ("dots1", "sliding_window"): "no layer of the tiny model slides",
     ("doge", "norm_topk_prob"): "the tiny model has no experts",
+    ("doge", "num_experts"): "the tiny model has no experts",
     ("doge", "num_experts_per_tok"): "the tiny model has no experts",
     ("gpt_oss", "hidden_act"): "the activation of its experts is fixed",
     ("llama4_text", "layer_types"): "chunks of the tiny model are longer than its rows",
