@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from seatrial.relations.contracts.configurations import OptionClass
+from seatrial.relations.contracts.configurations import OlderForm, OptionClass
 from seatrial.relations.engine import run_relation
 from seatrial.relations.laws.options.configurations import (
     CONFIGURATIONS,
@@ -41,12 +41,17 @@ class Plain:
     steps: int = 3
     kind: Literal["mean", "sum"] = "mean"
     sizes: list[int] = dataclasses.field(default_factory=lambda: [1, 2])
+    rotary: dict[str, Any] = dataclasses.field(
+        default_factory=lambda: {"base": 8.0, "part": 0.5, "type": "plain"}
+    )
 
 
 def _reloaded(value: Any, fault: str) -> Any:
     found = type(value)(**copy.deepcopy(fields_of(value)))
     if fault == "lost":
         found.kind = "mean"
+    if fault == "written over":
+        found.rotary["part"] = 0.5
     if fault == "written into":
         value.sizes.append(0)
     return found
@@ -62,7 +67,12 @@ class Same(list):  # type: ignore[type-arg]
 def _made(fault: str, **options: Any) -> Plain:
     if fault == "clipped":
         options = {**options, "rate": min(options.get("rate", 0.5), 0.1)} if "rate" in options else options
+    base, width = options.pop("base", None), options.pop("width", None)
     made = Plain(**options)
+    if base is not None and fault != "ignored":
+        made.rotary["base"] = base
+    if width is not None and fault != "dropped":
+        made.steps = width
     if fault == "shared" and "sizes" not in options:
         made.sizes = SHARED
     if fault == "one copy":
@@ -86,7 +96,12 @@ class Library:
         )
         assert found is not None
         steps = {"steps": "4"} if self.fault == "documented otherwise" else {}
-        return [dataclasses.replace(found, documented={**found.documented, **steps})]
+        older = [OlderForm(older={"base": 4.0}, newer={"rotary": {"base": 4.0}})]
+        return [
+            dataclasses.replace(
+                found, documented={**found.documented, **steps}, older=older, keywords={"width": [3, 7]}
+            )
+        ]
 
     def options_allowed(self, law: str) -> Mapping[str, str]:
         return self.allowed
@@ -104,6 +119,9 @@ def test_a_library_that_keeps_its_values_holds() -> None:
     [
         ("clipped", "each option is kept"),
         ("lost", "saved and loaded"),
+        ("written over", "saved and loaded"),
+        ("ignored", "older names"),
+        ("dropped", "older keywords"),
         ("shared", "defaults are not shared"),
         ("one copy", "copies"),
         ("written into", "objects stay"),
@@ -111,7 +129,7 @@ def test_a_library_that_keeps_its_values_holds() -> None:
     ],
 )
 def test_each_fault_breaks_its_law(fault: str, law: str) -> None:
-    """Of values given, saved, shared, copied, kept and documented."""
+    """Of values given, saved, by older names, shared, copied, kept and documented."""
     verdict = run_relation(CONFIGURATIONS, Library(fault), seeds=[0], shrink_seconds=0)
     assert verdict.details["laws_broken"] == [law]
 
@@ -141,4 +159,10 @@ def test_other_values_are_of_the_same_type() -> None:
     ]
     assert given == [False, 10, 16, 0.25, None]
     assert other_value("kind", "mean", ["mean", "sum"]) == "sum"
+    assert other_value("rotary", {"base": 8.0, "places": 4, "type": "plain"}) == {
+        "base": 4.0,
+        "places": 4,
+        "type": "plain",
+    }
+    assert other_value("names", {"a": 0, "b": "c"}) is None
     assert re.fullmatch(r"\[1, 1\]", str(other_value("sizes", [1])))

@@ -18,7 +18,7 @@ from seatrial.targets.common.fixed_bugs import FixedBug, all_fixed_bugs
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.target import release
 from seatrial.targets.peft.configurations import FINDING as OF_ADAPTERS
-from seatrial.targets.transformers.configurations import DOCUMENTED
+from seatrial.targets.transformers.configurations import DOCUMENTED, OTHER_NAMES
 from seatrial.targets.transformers.configurations import FINDING as OF_MODELS
 from seatrial.targets.transformers.head_table import FAILURES as HEADS
 from seatrial.targets.transformers.option_table import FAILURES
@@ -56,7 +56,7 @@ def findings() -> Iterator[tuple[str, str]]:
         yield f"options of {', '.join(failure.families)}", failure.finding
     for known in HEADS:
         yield f"heads of {', '.join(known.families)}", known.finding
-    for finding in (OF_MODELS, DOCUMENTED, OF_ADAPTERS):
+    for finding in (OF_MODELS, DOCUMENTED, OTHER_NAMES, OF_ADAPTERS):
         yield "classes of options", finding
     yield "fixed_bugs.toml", "PEFT: adapters in earlier releases"
 

@@ -11,6 +11,15 @@ from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, kw_only=True)
+class OlderForm:
+    """Options by the names that older files have, and the same options by their present names."""
+
+    older: Mapping[str, Any]
+    newer: Mapping[str, Any]
+    """Of an option that is a mapping, the entries that the older options give."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptionClass:
     """A class of options of the installed release."""
 
@@ -29,6 +38,10 @@ class OptionClass:
     """Defaults of the signature, by option."""
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Values of options whose type is one of several texts, or whose default does not show the documented type."""
+    older: Sequence[OlderForm] = ()
+    """Older forms of options that the class reads."""
+    keywords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values of arguments that the class reads and that are no options of it, of which one acts at least."""
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,7 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.option_classes import fields_of, option_class, reloaded
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.transformers.older_names import keywords_of, older_forms
 
 NOTED = (
     "transformers_version", "model_type", "architectures", "dtype", "torch_dtype", "_name_or_path",
@@ -44,6 +46,43 @@ WINDOWED = (
     "Qwen2_5OmniTextConfig", "Qwen2_5_VLTextConfig", "Qwen2VLTextConfig", "Qwen3Config", "Qwen3MoeConfig",
 )  # fmt: skip
 """Classes whose window needs a switch."""
+OTHER_NAMES = "Transformers: older names of options that are ignored"
+WHOLE = (
+    "ApertusConfig.rope_theta", "Apertus1p5TextConfig.rope_theta", "CwmConfig.rope_theta",
+    "HiggsAudioV2Config.rope_theta", "Ministral3Config.rope_theta", "Mistral4Config.rope_theta",
+    "Mistral4Config.partial_rotary_factor", "MistralLarge4TextConfig.rope_theta", "MoonshineStreamingConfig.rope_theta",
+    "MoonshineStreamingConfig.partial_rotary_factor", "MuseSparkTextConfig.rope_theta",
+    "Nemotron3_5TranscribeAsrAudioConfig.rope_theta", "Nemotron3_5TranscribeAsrAudioConfig.partial_rotary_factor",
+    "Nemotron3_5TranscribeWordTimestampConfig.rope_theta",
+    "Nemotron3_5TranscribeWordTimestampConfig.partial_rotary_factor",
+)  # fmt: skip
+"""Older rotary options of classes whose default gives all of them."""
+OWN_NAMES = tuple(
+    f"{name}.{option}"
+    for name in ("GPTNeoXConfig", "GPTNeoXJapaneseConfig")
+    for option in ("rope_theta", "rope_theta+rope_scaling", "partial_rotary_factor")
+)
+"""Older rotary options that files of a class have by other names."""
+OWN_FORMS = (
+    "BridgeTowerConfig.text_config_dict", "BridgeTowerConfig.vision_config_dict",
+    "CohereCompassTextConfig.sliding_window_pattern", "ConditionalDetrConfig.output_stride",
+    "CsmDepthDecoderConfig.tie_word_embeddings", "DeepseekV4Config.compress_ratios", "DetrConfig.output_stride",
+    "Dots3NoteAudioConfig.whisper_adapter_in_dim", "Dots3NoteAudioConfig.whisper_config",
+    "Dots3NoteTextConfig.swa_qk_rope_head_dim", "Dots3NoteVisionConfig.embed_dim", "Dots3NoteVisionConfig.is_causal",
+    "DPTConfig.backbone", "FSMTConfig.decoder", "Gemma4TextConfig.num_global_key_value_heads",
+    "Gemma4UnifiedTextConfig.num_global_key_value_heads", "Glm5NextTextConfig.linear_attn_config",
+    "Inkling2LoopTextConfig.loop_config", "InklingConfig.mtp_config", "MiniMaxM3VLTextConfig.moe_layer_freq",
+    "MiniMaxM3VLTextConfig.sparse_attention_config", "SarvamMLAConfig.q_head_dim",
+    "Step3p7TextConfig.attention_other_setting", "Step3p7TextConfig.moe_layer_freq",
+    "Step3p7TextConfig.sparse_attention_config", "TableTransformerConfig.output_stride",
+    "UltrabertConfig.attention_windows",
+)  # fmt: skip
+"""Arguments that a class drops, or that act in a form of their own."""
+IGNORED = (
+    *(f"FlaubertConfig.{name}_index" for name in ("bos", "eos", "pad")),
+    *(f"CohereCompassTextConfig.{name}" for name in ("rope_theta", "rope_theta+rope_scaling")),
+    "Step3p7TextConfig.num_local_experts",
+)
 DOCUMENTED = "Transformers: documented defaults of models"
 OTHERWISE = (
     "AlignVisionConfig.hidden_dim", "BigBirdPegasusConfig.use_bias", "BltConfig.patching_threshold",
@@ -79,10 +118,32 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys((f"{name}.tpu_metrics_debug" for name in TRAINING), "releases of 4 move it to debug"),
         "FalconMambaConfig.use_mambapy": f"docs/evidence/findings.md, {FINDING}",
     },
-    "loaded": dict.fromkeys(
-        ("MoshiConfig.audio_vocab_size", "MoshiConfig.depth_decoder_config"),
-        "the first is made of the second in a reload",
-    ),
+    "loaded": {
+        **dict.fromkeys(
+            ("MoshiConfig.audio_vocab_size", "MoshiConfig.depth_decoder_config"),
+            "the first is made of the second in a reload",
+        ),
+        **dict.fromkeys(
+            (f"{name}.rope_parameters" for name in ("CohereCompassTextConfig", "Mistral4Config")),
+            f"docs/evidence/findings.md, {OTHER_NAMES}",
+        ),
+        "DbrxConfig.ffn_config": "a reload makes it of the width by its other name",
+    },
+    "older": {
+        **dict.fromkeys(WHOLE, "the class gives its rotary options as a whole"),
+        **dict.fromkeys(OWN_NAMES, "files of the class have other names"),
+        **dict.fromkeys(
+            (
+                "BambaConfig.partial_rotary_factor",
+                "CohereCompassTextConfig.partial_rotary_factor",
+                "Qwen2VLTextConfig.partial_rotary_factor",
+                "Qwen2_5_VLTextConfig.partial_rotary_factor",
+            ),
+            "the rotated part of a head is fixed",
+        ),
+        **dict.fromkeys(IGNORED, f"docs/evidence/findings.md, {OTHER_NAMES}"),
+    },
+    "keywords": dict.fromkeys(OWN_FORMS, "the class drops it, or it acts in a form of its own"),
     "documented": {
         **dict.fromkeys(OTHERWISE, f"docs/evidence/findings.md, {DOCUMENTED}"),
         **dict.fromkeys((f"{name}.optim" for name in TRAINING), "the text has one for each release of torch"),
@@ -113,7 +174,9 @@ class ModelConfigurations(KnowsFailures):
             made: Any = mapping[kind]
             one = option_class(made, options=_options, reload=reloaded)
             if one is not None:
-                found.setdefault(one.name, one)
+                own = one.options(made())
+                older, keywords = older_forms(made, own), keywords_of(made, own)
+                found.setdefault(one.name, replace(one, older=older, keywords=keywords))
         return list(found.values())
 
     def options_allowed(self, law: str) -> Mapping[str, str]:

@@ -61,8 +61,18 @@ def other_value(name: str, value: Any, values: Sequence[Any] = ()) -> Any:
         return value / 2 if value else 0.25
     if isinstance(value, str) or values:
         return next((one for one in values if one != value), None)
+    if isinstance(value, Mapping):
+        return _other_entries(value)
     numbers = isinstance(value, list) and value and all(type(one) in (int, float) for one in value)
     return [*value, value[-1]] if numbers else None
+
+
+def _other_entries(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a mapping with other numbers that have a point, None unless it is one of numbers and texts alone."""
+    if not all(isinstance(one, (int, float, str)) for one in value.values()):
+        return None
+    others = {name: other_value(name, one) for name, one in value.items() if isinstance(one, float)}
+    return {**value, **others} if others else None
 
 
 def _values(one: OptionClass) -> dict[str, Any]:
@@ -128,7 +138,8 @@ def options_are_loaded(stack: Any, case: AsItIs) -> Measure:
         for one in stack.option_classes:
             if one.reload is None:
                 continue
-            for made in [one.make(**one.defaults), *_together(one, _values(one))]:
+            older = (made for form in one.older if (made := _made(one, form.older)) is not None)
+            for made in [one.make(**one.defaults), *_together(one, _values(one)), *older]:
                 before = {other: plain(value) for other, value in one.options(made).items()}
                 try:
                     after = one.options(one.reload(made))
@@ -142,6 +153,61 @@ def options_are_loaded(stack: Any, case: AsItIs) -> Measure:
     if not any(one.reload for one in stack.option_classes):
         raise NotServed("no class has files")
     return _judged(stack, "loaded", found(), "options that a reload changes")
+
+
+@CONFIGURATIONS.law("older names", "an option of a published file that is ignored, or read as another one")
+def older_names_act(stack: Any, case: AsItIs) -> Measure:
+    """Check that options by their older names give those by their names of today."""
+
+    def found() -> Iterator[tuple[OptionClass, str, str]]:
+        for one in stack.option_classes:
+            for form in one.older:
+                made, right = _made(one, form.older), _made(one, form.newer)
+                if made is None or right is None:
+                    continue
+                given, wanted = (_entries(one.options(each), form.newer) for each in (made, right))
+                for name, value in wanted.items():
+                    if given[name] != value:
+                        yield one, "+".join(form.older), f"{name} is {given[name]}, by its name {value}"
+
+    if not any(one.older for one in stack.option_classes):
+        raise NotServed("no option has an older name")
+    return _judged(stack, "older", found(), "older names that give other options")
+
+
+def _entries(options: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Return the chosen options as texts, of one that is a mapping the chosen entries."""
+    found: dict[str, str] = {}
+    for name, value in chosen.items():
+        if isinstance(value, Mapping):
+            own = options.get(name) or {}
+            found |= {f"{name}.{entry}": plain(own.get(entry)) for entry in value}
+        else:
+            found[name] = plain(options.get(name))
+    return found
+
+
+@CONFIGURATIONS.law("older keywords", "an argument that is read and does not act")
+def keywords_act(stack: Any, case: AsItIs) -> Measure:
+    """Check that of every argument that a class reads a value changes an option, or is refused."""
+
+    def found() -> Iterator[tuple[OptionClass, str, str]]:
+        for one in stack.option_classes:
+            before = {name: plain(value) for name, value in one.options(one.make(**one.defaults)).items()}
+            for keyword, values in one.keywords.items():
+                if not any(_acts(one, keyword, value, before) for value in values):
+                    yield one, keyword, "no value changes an option"
+
+    if not any(one.keywords for one in stack.option_classes):
+        raise NotServed("no class reads other arguments")
+    return _judged(stack, "keywords", found(), "arguments that are ignored")
+
+
+def _acts(one: OptionClass, keyword: str, value: Any, before: Mapping[str, str]) -> bool:
+    """Return whether an argument changes an option besides one of its own name."""
+    made = _made(one, {keyword: value})
+    after = {} if made is None else one.options(made)
+    return any(plain(own) != before.get(name) for name, own in after.items() if name != keyword)
 
 
 @CONFIGURATIONS.law("defaults are not shared", "one list or dictionary for all objects")
