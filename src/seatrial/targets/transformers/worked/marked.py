@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
@@ -80,7 +82,7 @@ def _processor() -> Any:
             return {}, [f"{one}:" + "<video>" * one for row in videos for one in row]
 
         def _process_audio(self, audio: Any, **given: Any) -> Any:
-            return {}, ["<audio>" * one for one in audio]
+            return {}, ["<audio>" * len(one) for one in audio]
 
         def _multimodal_inputs_from_conversations(self, conversations: Any, *given: Any, **more: Any) -> Any:
             def of(kind: str) -> list[list[int]]:
@@ -96,19 +98,16 @@ def _processor() -> Any:
     return Processor(tokenizer, chat_template=TEMPLATE)
 
 
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind, number = part
+    # Releases before 5.23 read sounds before the processor does.
+    return {"type": kind, kind: np.zeros(number) if kind == "audio" else number}
+
+
 def _messages(chat: Turns) -> list[dict[str, Any]]:
-    return [
-        {
-            "role": role,
-            "content": [
-                {"type": "text", "text": part}
-                if isinstance(part, str)
-                else {"type": part[0], part[0]: part[1]}
-                for part in parts
-            ],
-        }
-        for role, parts in chat
-    ]
+    return [{"role": role, "content": [*map(_part, parts)]} for role, parts in chat]
 
 
 def _due(chat: Turns, prompted: bool) -> list[tuple[str, int]]:
