@@ -148,8 +148,8 @@ def _rows(cache: str) -> Sequence[Row]:
         return Row("inputs", PLACE, f"{what}, {cache}", call, [], since=since)
 
     return (
-        row("prompts of which a cache holds a part", FEW, FORMS, [None], "5.8"),
-        row("options after a cache that is filled", ALL, FORMS[:1], [None], "5.8"),
+        row("prompts of which a cache holds a part", FEW, FORMS, [None], "5.21"),
+        row("options after a cache that is filled", ALL, FORMS[:1], [None], "5.21"),
         row("options after a cache that is filled, in chunks", ALL, FORMS[:1], [2], "5.21"),
         row("chunks after a cache that is filled", FEW, FORMS[:2], [1, 2, 3, 5, 9, 50], "5.21"),
     )
@@ -160,9 +160,9 @@ CONTINUED_ROWS: Sequence[Row] = (
     *_rows("DynamicCache"),
     *_rows("StaticCache"),
     Row("inputs", PLACE, "candidates after a cache that is filled",
-        partial(_going_on, WAYS, FORMS[:1], ["DynamicCache"], [None], ALONE), [], since="5.8",
+        partial(_going_on, WAYS, FORMS[:1], ["DynamicCache"], [None], ALONE), [], since="5.24",
         known=KnownFailure("all ids are put in once more", finding="Transformers: candidates after a filled cache")),
     Row("edges", REQUEST, "ends of requests", _requested,
         [[5, 6, 7, 8, 9, 0], [5, 6, 7, 8, 9, 0], [5, 6, 7, 1], [5, 6, 7, 1], [5, 6, 7, 1], [5, 6, 1], [5, 6, 7, 8, 1],
-         [5, 6, 7, 8, 9, 0], [5, 6, 1], [5, 6, 1], [5, 1], [5, 6, 7, 1]], since="5.4"),
+         [5, 6, 7, 8, 9, 0], [5, 6, 1], [5, 6, 1], [5, 1], [5, 6, 7, 1]], since="5.24"),
 )  # fmt: skip
