@@ -24,12 +24,14 @@ from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
 from seatrial.targets.transformers.worked.chats import CHAT_ROWS
 from seatrial.targets.transformers.worked.collators import COLLATOR_ROWS
+from seatrial.targets.transformers.worked.continued import CONTINUED_ROWS
 from seatrial.targets.transformers.worked.flow import FLOW_ROWS
 from seatrial.targets.transformers.worked.generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked.losses import LOSS_ROWS
 from seatrial.targets.transformers.worked.optimizers import OPTIMIZER_ROWS
 from seatrial.targets.transformers.worked.parts import PART_ROWS
 from seatrial.targets.transformers.worked.predictions import PREDICTION_ROWS
+from seatrial.targets.transformers.worked.repeated import REPEATED_ROWS
 from seatrial.targets.transformers.worked.reports import REPORT_ROWS
 from seatrial.targets.transformers.worked.resumes import RESUME_ROWS
 from seatrial.targets.transformers.worked.rows import DATA_ROWS
@@ -315,6 +317,8 @@ ROWS: Sequence[Row] = (
     Row("states", PLACE, "the model of an optimizer", _optimized, [[True, True], [True, True]], since="5"),
     *GENERATION_ROWS,
     *CALL_ROWS,
+    *CONTINUED_ROWS,
+    *REPEATED_ROWS,
     *BEAM_ROWS,
     *CHAT_ROWS,
     *RUN_ROWS,

@@ -11,6 +11,7 @@ from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.encodings import ENCODING_ROWS
+from seatrial.targets.transformers.worked.marked import MARKED_ROWS
 from seatrial.targets.transformers.worked.processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked.responses import RESPONSE_ROWS
 from seatrial.targets.transformers.worked.saved_tokenizers import SAVED_ROWS
@@ -188,5 +189,6 @@ CHAT_ROWS: Sequence[Row] = (
     *RESPONSE_ROWS,
     *SCHEMA_ROWS,
     *PROCESSOR_ROWS,
+    *MARKED_ROWS,
     *PIECE_ROWS,
 )

@@ -264,13 +264,20 @@ def _together(mixin: Any) -> list[str]:
     made: Any = find_name(
         "transformers", ["transformers.generation.configuration_utils:ContinuousBatchingConfig"]
     )
-    model, wrong = causal(), []
+    model, wrong = causal(), list[str]()
     shared = [5, 9, 11, 4, 9, 11, 7, 8, 6]
     prompts = [list(LONG), [7, 8], [20], shared, [*shared[:-1], 12], [13, 14, 15]]
-    end = greedy_ids(model, prompts[1], 4)[2]
+    end, other = greedy_ids(model, prompts[1], 4)[2], greedy_ids(model, prompts[0], 4)[1]
+    for ends in (end, [other, end]):
+        wrong += _of_requests(model, made, prompts, ends)
+    return wrong
+
+
+def _of_requests(model: Any, made: Any, prompts: Sequence[list[int]], ends: int | list[int]) -> list[str]:
+    wrong, stops = [], ends if isinstance(ends, list) else [ends]
     with torch.random.fork_rng(devices=[]):
         outputs = model.generate_batch(
-            prompts, generation_config=_config(max_new_tokens=4, eos_token_id=end, do_sample=False, pad_token_id=PAD),
+            prompts, generation_config=_config(max_new_tokens=4, eos_token_id=ends, do_sample=False, pad_token_id=PAD),
             continuous_batching_config=made(
                 page_size=4, num_blocks=24, max_batch_tokens=16, max_memory_percent=0.01, return_logprobs=True
             ),
@@ -279,9 +286,9 @@ def _together(mixin: Any) -> list[str]:
     for place, prompt in enumerate(prompts):
         one = outputs[f"req_{place}"]
         due = greedy_ids(model, prompt, 4)
-        due = due[: due.index(end) + 1] if end in due else due
+        due = due[: next((at for at, token in enumerate(due, 1) if token in stops), len(due))]
         if one.prompt_ids != prompt or one.generated_tokens != due:
-            wrong.append(f"{prompt}: {one.generated_tokens}, {due} are due")
+            wrong.append(f"{prompt}, ends {ends}: {one.generated_tokens}, {due} are due")
             continue
         logs = [
             float(next_logits(model, [*prompt, *due[:at]], None).log_softmax(-1)[token])
