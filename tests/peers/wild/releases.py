@@ -107,7 +107,7 @@ def law_of(broken: str) -> str:
 def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> FixedBug | None:
     """Return the known bug of a release that a broken law is about; None where no one knows of it."""
     for bug in KNOWN:
-        is_present = version_of(entry) < Version(bug.before)
+        is_present = Version(bug.since) <= version_of(entry) < Version(bug.before)
         if is_present and bug.is_of(entry["target"], adapter) and bug.breaks(law):
             return bug
     return None

@@ -16,6 +16,7 @@ from tests.peers.wild.releases import (
     without_record,
 )
 from tests.peers.wild.releases_table import drawn
+from tests.peers.wild.worker import OWN_RELEASES, SHARED
 
 from seatrial.targets.common.fixed_bugs import FixedBug
 
@@ -28,6 +29,14 @@ def test_the_tables_are_those_that_the_record_gives(repository: Path) -> None:
     """Drawn anew, the page is as it stands."""
     page = (repository / "docs/evidence/releases.md").read_text(encoding="utf-8")
     assert drawn(page) == page
+
+
+def test_a_release_is_not_imported_before_it_is_on_the_path() -> None:
+    """What jobs share comes from their layer, and so the release of a package would run as the layer's."""
+    shared = {name.partition(".")[0] for name in SHARED}
+    alone = {entry["target"] for entry in RELEASES if len(entry["installed"]) > 1}
+    assert "transformers" in alone & shared
+    assert alone & shared <= set(OWN_RELEASES)
 
 
 def test_the_record_is_of_the_releases_that_are_listed() -> None:

@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 SHARED = (
@@ -26,7 +27,7 @@ SHARED = (
     "transformers.models.qwen2.modeling_qwen2",
 )
 """Imported once: they take longer than most jobs."""
-OWN_RELEASES = ("peft", "accelerate")
+OWN_RELEASES = ("peft", "accelerate", "transformers")
 """Targets whose releases are among these; they are imported by each job."""
 
 
@@ -36,6 +37,9 @@ def judge(job: Mapping[str, Any]) -> None:
     os.dup2(console, 1)
     os.dup2(console, 2)
     if job["release"]:
+        late = sorted(one.name for one in Path(job["release"]).iterdir() if one.name in sys.modules)
+        if late:
+            raise RuntimeError(f"{job['release']}: {late} are imported already, of another release")
         sys.path.insert(0, job["release"])
         importlib.invalidate_caches()
     from seatrial.cli import main

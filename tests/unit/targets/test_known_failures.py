@@ -202,7 +202,7 @@ def test_no_adapter_knows_the_bug_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> 
             for bug in all_fixed_bugs()
             if bug.is_of(pair["target"], pair["adapter"])
             and pair["adapter"] not in bug.shown
-            and before(bug.target, bug.before)(None)
+            and between(bug.target, bug.since, bug.before)(None)
             and pair["law"] in {key.partition(OF_PARTS)[0] for key in bug.keys(laws_of_all)}
         ]
         assert not excused, pair["name"]
@@ -243,6 +243,15 @@ def test_a_fixed_bug_is_expected_of_earlier_releases_alone(monkeypatch: pytest.M
     monkeypatch.setattr("seatrial.targets.common.known.release", lambda package: "1000")
     later = Adapter()
     assert later.expected_failures == later.known_bugs == {}
+
+    class Later(KnowsFailures):
+        excused_bugs = (replace(bug, since="999"),)
+
+    found = {}
+    for version in ("998.9", "999", "999.9", "1000"):
+        monkeypatch.setattr("seatrial.targets.common.known.release", lambda package, own=version: own)
+        found[version] = bool(Later().expected_failures)
+    assert found == {"998.9": False, "999": True, "999.9": True, "1000": False}
 
 
 def test_a_law_of_a_fixed_bug_keeps_its_parts() -> None:

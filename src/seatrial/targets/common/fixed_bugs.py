@@ -29,6 +29,8 @@ class FixedBug:
     """`RELATION/law`, or `RELATION/law::part` for a part of a law, where `*` is any text."""
     before: str
     """The first release without it, or the end of what was looked at."""
+    since: str = "0"
+    """The first release with it, of which one knows: earlier ones may break the laws for other reasons."""
     shown: tuple[str, ...] = ()
     """Adapters whose laws fail all the same, with the bug as explanation."""
 
@@ -65,6 +67,7 @@ def all_fixed_bugs() -> tuple[FixedBug, ...]:
             adapters=tuple(row["adapters"]),
             laws=tuple(row["laws"]),
             before=row["before"],
+            since=row.get("since", "0"),
             shown=tuple(row.get("shown", ())),
         )
         for row in rows

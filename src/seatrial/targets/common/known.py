@@ -110,6 +110,6 @@ class KnowsFailures:
 
 def _laws_of(bugs: Iterable[FixedBug]) -> dict[str, str]:
     """Return what bugs of the installed release break, with the bug."""
-    present = [bug for bug in bugs if before(bug.target, bug.before)(None)]
+    present = [bug for bug in bugs if between(bug.target, bug.since, bug.before)(None)]
     laws = [relation.key(law) for relation in all_relations() for law in relation.laws] if present else []
     return {key: str(bug) for bug in present for key in bug.keys(laws)}

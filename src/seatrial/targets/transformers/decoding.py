@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.decoding import Decoded, DecodingPlan
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.target import find_name
 from seatrial.targets.transformers.families import ADAPTERS as FAMILIES
 from seatrial.targets.transformers.families import END, PAD, VOCABULARY
@@ -35,6 +35,7 @@ class Generates(KnowsFailures):
         KnownFailure(
             "rows whose beams end are padded with the end id where that of padding is 0",
             finding="Transformers: padding of beams that end",
+            releases=since("transformers", "4.50"),
         ).of("R26.decoding/padding after beams that end"),
     )
     vocab_size, end_id, pad_id = VOCABULARY, END, PAD
