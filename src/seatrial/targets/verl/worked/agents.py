@@ -335,7 +335,7 @@ def _dictionary(of: Any) -> dict[str, Any]:
 
 
 ROWS: Sequence[Row] = (
-    Row("rollouts", ANY, "calls of tools", _called, CALLED, since="0.4"),
+    Row("rollouts", ANY, "calls of tools", _called, CALLED, since="0.8"),
     Row("rollouts", ANY, "messages with calls", _messages, MESSAGES, since="0.9.1"),
     Row("rollouts", ANY, "values of arguments in tags", _values, VALUES, since="0.9"),
     Row("rollouts", ANY, "tools of Kimi's calls", _named, NAMED, since="0.9"),

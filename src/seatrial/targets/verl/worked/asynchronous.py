@@ -329,7 +329,7 @@ ROWS: Sequence[Row] = (
         "versions that are validated",
         _validated,
         [[{"val": 1}, 0], [{"val": 1}, 2], "trainer"],
-        since="0.4",
+        since="0.8",
     ),
     Row("asynchronous", ANY, "places that were used", _used, USED, since="0.4"),
     Row("asynchronous", ANY, "samples in a stream", _streamed, STREAMED, since="0.9"),

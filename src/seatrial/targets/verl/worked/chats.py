@@ -384,7 +384,7 @@ ROWS: Sequence[Row] = (
             [7, {"t": {"a": 1}}, {"name": "i"}, [{"role": "user", "content": "a"}]],
             [0, {}, {}, [{"role": "user", "content": "a"}]],
         ],
-        since="0.7",
+        since="0.8",
     ),
     Row("chats", PROMPTS, "media of each form", _media, MEDIA, since="0.9"),
     Row("chats", TURNS, "what trains, by options", _trained, TRAINED, since="0.7"),

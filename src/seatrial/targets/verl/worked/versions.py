@@ -347,7 +347,7 @@ def _switches(config: Any) -> list[Any]:
 
 
 ROWS: Sequence[Row] = (
-    Row("asynchronous", ANY, "checkpoints of a fully asynchronous trainer", _kept, KEPT, since="0.4"),
+    Row("asynchronous", ANY, "checkpoints of a fully asynchronous trainer", _kept, KEPT, since="0.8"),
     Row(
         "asynchronous",
         ANY,
