@@ -16,7 +16,7 @@ from packaging.version import Version
 from seatrial.relations.laws.models.recorded import BOUND
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.transformers import any_kinds, any_records, family_records
+from seatrial.targets.transformers import any_records, family_records, head_records
 
 
 def rounded(values: Sequence[float]) -> list[float]:
@@ -28,7 +28,7 @@ def rounded(values: Sequence[float]) -> list[float]:
 def main(names: Sequence[str]) -> None:
     """Add the installed release to the record."""
     installed = release("transformers")
-    for name, adapter in {**family_records.EVERY, **any_records.EVERY, **any_kinds.EVERY}.items():
+    for name, adapter in {**family_records.EVERY, **any_records.EVERY, **head_records.EVERY}.items():
         if names and not name.startswith(tuple(names)):
             continue
         path = adapter.path

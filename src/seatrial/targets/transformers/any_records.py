@@ -1,4 +1,4 @@
-"""Models of every kind with outputs on record: of text and pictures, base models, and heads."""
+"""Models of texts and pictures with outputs on record; see `contracts.recorded`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ class TransformersTarget(ComponentsTarget):
         """Return the adapters by name."""
         from seatrial.targets.transformers import (
             any_configurations,
-            any_kinds,
             any_models,
             any_records,
             causal,
@@ -32,6 +31,7 @@ class TransformersTarget(ComponentsTarget):
             family_options,
             family_records,
             generators,
+            head_records,
             heads,
             masking,
             model_heads,
@@ -62,7 +62,7 @@ class TransformersTarget(ComponentsTarget):
             masking,
             model_heads,
             any_models,
-            any_kinds,
+            head_records,
             any_records,
             any_configurations,
             models,
