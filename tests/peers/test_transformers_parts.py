@@ -142,7 +142,12 @@ def of_next_step(self, *given, learning_rate=None, **options):
     return log(self, *given, learning_rate=self._get_learning_rate(), **options)
 transformers.Trainer._maybe_log_save_evaluate = of_next_step
 """
+NOT_SCALED = """
+from transformers.models.gpt2.modeling_gpt2 import GPT2PreTrainedModel
+GPT2PreTrainedModel._init_weights = transformers.PreTrainedModel._init_weights
+"""
 FAULTS = [
+    ("worked-starts", "R34.worked", NOT_SCALED, "models"),
     ("worked", "R34.worked", OLD_TOKENS, "checkpoints"),
     ("worked", "R34.worked", WRAPPER_LABELS, "validations"),
     ("worked", "R34.worked", NEXT_RATE, "steps"),
