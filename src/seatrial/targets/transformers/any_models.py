@@ -20,7 +20,7 @@ from seatrial.targets.transformers.any_inputs import ROWS, Inputs, candidates, m
 from seatrial.targets.transformers.any_table import BY_DESIGN, FAILURES, KINDS
 from seatrial.targets.transformers.families import saved_and_loaded
 from seatrial.targets.transformers.family_options import draw_by_names
-from seatrial.targets.transformers.small_models import PAD, model_class, small_config
+from seatrial.targets.transformers.small_models import PAD, fresh_model, model_class, small_config
 
 LARGEST = 12_000_000
 """Parameters of a model that is judged: some kinds have no options that make them small."""
@@ -79,13 +79,7 @@ class AnyBase(KnowsFailures):
     def _made(self, attention: str = "eager", seed: int = 0, config: Any = None) -> Any:
         try:
             config = config if config is not None else self._config()
-            with torch.device("meta"):
-                size = sum(value.numel() for value in self._class(copy.deepcopy(config)).parameters())
-            if size > LARGEST:
-                raise NotServed(f"{size} parameters: no small model of it is made")
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                return self._class._from_config(config, attn_implementation=attention).float().eval()
+            return fresh_model(self._class, config, LARGEST, attention, seed).eval()
         except NotServed:
             raise
         except Exception as error:  # refused when it is made, before anything is computed

@@ -20,7 +20,12 @@ from seatrial.targets.transformers.any_pictures import Inputs, Media, films_of, 
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
 from seatrial.targets.transformers.family_records import OLDEST, of_gradients, projected, record, recorded_of
 from seatrial.targets.transformers.option_values import _rotated, variants_of
-from seatrial.targets.transformers.small_models import classes_of_release, model_class, small_config
+from seatrial.targets.transformers.small_models import (
+    classes_of_release,
+    fresh_model,
+    model_class,
+    small_config,
+)
 
 HERE = Path(__file__)
 PICTURES = HERE.with_name("recorded_pictures.json")
@@ -97,14 +102,7 @@ def made(model_type: Any, config: Any) -> Any:
     Raises:
         NotServed: it is too large.
     """
-    config = copy.deepcopy(config)
-    with torch.device("meta"):
-        size = sum(value.numel() for value in model_type(copy.deepcopy(config)).parameters())
-    if size > LARGEST:
-        raise NotServed(f"{size} parameters: no small model of it is made")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = model_type._from_config(config, attn_implementation="eager").float().eval()
+    model = fresh_model(model_type, copy.deepcopy(config), LARGEST).eval()
     draw_by_names_alone(model)
     return model
 

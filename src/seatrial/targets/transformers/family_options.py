@@ -46,11 +46,14 @@ class OptionedFamily(CausalFamily):
     def _config(self, **more: Any) -> Any:
         return super()._config(**{**self._options, **more})
 
+    def _draw(self, model: Any) -> None:
+        draw_by_names(model)
+
     def _weighted(self, build: Any, config: Any) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = build(config).float()
-        draw_by_names(model)
+        self._draw(model)
         return model
 
     def packed_logits(self, rows: Sequence[Sequence[int]], attention: str) -> list[Tensor]:

@@ -125,12 +125,8 @@ def of_gradients(loss: float, gradients: Mapping[str, Tensor]) -> list[float]:
 class _Recorded(OptionedFamily):
     """A family's tiny model with weights that depend on their names alone."""
 
-    def _weighted(self, build: Any, config: Any) -> Any:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = build(config).float()
+    def _draw(self, model: Any) -> None:
         draw_by_names_alone(model)
-        return model
 
 
 class _Options(FamilyOptions):

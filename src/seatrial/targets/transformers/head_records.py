@@ -27,12 +27,8 @@ class _Heads(FamilyHeads):
         self.family = family  # type: ignore[misc]
         super().__init__()
 
-    def _model(self, kind: HeadKind, attention: str) -> Any:
-        if (kind, attention) not in self._models:
-            model = self._fresh(kind, attention)
-            draw_by_names_alone(model)
-            self._models[kind, attention] = model.eval()
-        return self._models[kind, attention]
+    def _draw(self, model: Any) -> None:
+        draw_by_names_alone(model)
 
 
 class HeadRecord(Recorded):

@@ -75,10 +75,6 @@ def example_ids(example: int) -> list[int]:
     ]
 
 
-OF_TOKENS = (*not_divided("5", *ALL_IGNORED), MEANS_OF_MEANS, MEANS_OF_BATCHES)
-"""Failures of heads of tokens whose loss ignores the count of items."""
-
-
 class Head(TrainerSteps):
     """A model on the adapter's own examples; see `contracts.SupervisedStep`."""
 

@@ -12,14 +12,21 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.contracts.model_heads import CLASSES, HeadForm, HeadKind
-from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.transformers.families import saved_and_loaded
 from seatrial.targets.transformers.family_options import draw_by_names
 from seatrial.targets.transformers.generators import LARGEST
 from seatrial.targets.transformers.head_table import FAILURES, FAMILIES, NO_HEADS
-from seatrial.targets.transformers.small_models import END, PAD, START, VOCABULARY, model_class, small_config
+from seatrial.targets.transformers.small_models import (
+    END,
+    PAD,
+    START,
+    VOCABULARY,
+    fresh_model,
+    model_class,
+    small_config,
+)
 
 AUTO = "transformers.models.auto.modeling_auto"
 MAPPINGS: Mapping[HeadKind, str] = {
@@ -94,18 +101,15 @@ class FamilyHeads(KnowsFailures):
             if hasattr(config, name):
                 setattr(config, name, value)
         found = model_class(head_names(kind)[self.family])
-        with torch.device("meta"):
-            size = sum(value.numel() for value in found(copy.deepcopy(config)).parameters())
-        if size > LARGEST:
-            raise NotServed(f"{size} parameters: no small model of it is made")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return found._from_config(config, attn_implementation=attention).float()
+        return fresh_model(found, config, LARGEST, attention)
+
+    def _draw(self, model: Any) -> None:
+        draw_by_names(model)
 
     def _model(self, kind: HeadKind, attention: str) -> Any:
         if (kind, attention) not in self._models:
             model = self._fresh(kind, attention)
-            draw_by_names(model)
+            self._draw(model)
             self._models[kind, attention] = model.eval()
         return self._models[kind, attention]
 

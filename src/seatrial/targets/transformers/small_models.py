@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import find_name
 from seatrial.targets.transformers.family_table import SIZES
 
@@ -161,3 +163,18 @@ def model_class(name: str) -> Any:
         Gone: it has none of the name.
     """
     return find_name("transformers", [f"transformers:{name}"])
+
+
+def fresh_model(model_type: Any, config: Any, largest: int, attention: str = "eager", seed: int = 0) -> Any:
+    """Return a model of a configuration with the fresh weights of a seed, in float32.
+
+    Raises:
+        NotServed: it has more parameters than the largest that is made.
+    """
+    with torch.device("meta"):
+        size = sum(value.numel() for value in model_type(copy.deepcopy(config)).parameters())
+    if size > largest:
+        raise NotServed(f"{size} parameters: no small model of it is made")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model_type._from_config(config, attn_implementation=attention).float()

@@ -10,23 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.small_models import model_class as of_name
 from seatrial.targets.transformers.worked.calls import PAD, PROMPTS, VOCABULARY, batch, causal, next_logits
 from seatrial.targets.transformers.worked.modes import NUM_NEW, ids_by, padded_to, row_of
 from seatrial.targets.transformers.worked.scores import ids_of
 from seatrial.targets.transformers.worked.stops import Words
 
 
-def _named(name: str) -> Any:
-    return find_name("transformers", [f"transformers:{name}"])
-
-
 def _processors(mixin: Any) -> list[Any]:
     """Return what processors of the caller get: before those of sampling, in the place of one of the same class."""
     model, seen = causal(), list[Any]()
     base, temperature, bias = (
-        _named(name) for name in ("LogitsProcessor", "TemperatureLogitsWarper", "SequenceBiasLogitsProcessor")
+        of_name(name)
+        for name in ("LogitsProcessor", "TemperatureLogitsWarper", "SequenceBiasLogitsProcessor")
     )
 
     class Watches(base):  # type: ignore[misc, valid-type]
@@ -35,7 +32,7 @@ def _processors(mixin: Any) -> list[Any]:
             return scores
 
     first = next_logits(model, PROMPTS[0], None)
-    listed = _named("LogitsProcessorList")
+    listed = of_name("LogitsProcessorList")
     given = {"input_ids": ids_of(PROMPTS[0]), "max_new_tokens": 1, "eos_token_id": None}
     given |= {"return_dict_in_generate": True, "output_scores": True, "do_sample": True, "top_k": 0}
     both = model.generate(
@@ -63,7 +60,7 @@ def _criteria(mixin: Any) -> list[Any]:
     """Return the lengths of rows by criteria of the caller, and what these get."""
     model, (ids, mask) = causal(), batch()
     base, limit, listed = (
-        _named(name) for name in ("StoppingCriteria", "MaxLengthCriteria", "StoppingCriteriaList")
+        of_name(name) for name in ("StoppingCriteria", "MaxLengthCriteria", "StoppingCriteriaList")
     )
     seen = list[Any]()
 
@@ -157,7 +154,7 @@ def _of_caller(mixin: Any) -> list[Any]:
 def _order(mixin: Any) -> list[Any]:
     """Return options by where they are given: by the model, a configuration and arguments."""
     model = copy.copy(causal())
-    made = _named("GenerationConfig")
+    made = of_name("GenerationConfig")
     model.generation_config = made(
         do_sample=True, top_k=7, temperature=0.5, max_length=15, eos_token_id=4, min_p=0.1
     )

@@ -12,7 +12,8 @@ import torch
 
 from seatrial.targets.common.known import KnownFailure, between
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.worked.weights import SIZES, folder, of_name
+from seatrial.targets.transformers.small_models import model_class as of_name
+from seatrial.targets.transformers.worked.weights import SIZES, folder
 
 
 def _reloaded(config: Any, **options: Any) -> Any:

@@ -14,13 +14,13 @@ import torch
 from seatrial.targets.common.known import KnownFailure, between
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.attending import MAKERS
 from seatrial.targets.transformers.worked.masks import (
     CAUSAL,
     DIM,
     FORMS,
     LATER,
     LEFT,
-    MAKERS,
     MODULE,
     RIGHT,
     SEES,

@@ -14,17 +14,11 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.attending import MAKERS
 
 MODULE = "transformers.masking_utils"
 WINDOW, LONGEST, DIM = 4, 12, 2
 SEES = Callable[[int, int, int], bool]
-MAKERS = {
-    "causal": "create_causal_mask",
-    "sliding": "create_sliding_window_causal_mask",
-    "chunked": "create_chunked_causal_mask",
-    "bidirectional": "create_bidirectional_mask",
-    "bidirectional sliding": "create_bidirectional_sliding_window_mask",
-}
 
 
 def sees_of(kind: str, starts: Sequence[int] = (0, 0)) -> SEES:

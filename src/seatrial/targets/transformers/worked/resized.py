@@ -16,7 +16,8 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, between
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.worked.weights import BERT, GPT2, SIZES, T5, llama, of_name, same, saved
+from seatrial.targets.transformers.small_models import model_class as of_name
+from seatrial.targets.transformers.worked.weights import BERT, GPT2, SIZES, T5, llama, same, saved
 
 KINDS = (
     ("LlamaForCausalLM", "LlamaConfig", {**SIZES, "tie_word_embeddings": False}),

@@ -13,6 +13,7 @@ from torch import nn
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.small_models import model_class as of_name
 from seatrial.targets.transformers.worked.weights import (
     BERT,
     GPT2,
@@ -20,7 +21,6 @@ from seatrial.targets.transformers.worked.weights import (
     T5,
     folder,
     llama,
-    of_name,
     same,
     saved,
     tensors,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.target import Gone, release
+from seatrial.targets.common.target import release
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.families import CausalFamily, families_of_release
 from seatrial.targets.transformers.family_table import FAMILIES
@@ -45,14 +45,11 @@ def starts_of(family: str) -> dict[str, tuple[int, Start]]:
     """Return how many values a family draws for each parameter, and its start; those of all layers and experts are one.
 
     Raises:
-        NotServed: the release has no such family.
+        Gone: the release has no such family.
     """
     import transformers
 
-    try:
-        one = type("OfStarts", (CausalFamily,), {"family": family})()
-    except Gone as error:
-        raise NotServed(str(error)) from error
+    one = type("OfStarts", (CausalFamily,), {"family": family})()
     auto: Any = transformers.AutoModelForCausalLM
     values: dict[str, list[torch.Tensor]] = {}
     for seed in SEEDS:

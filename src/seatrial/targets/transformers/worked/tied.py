@@ -11,13 +11,13 @@ import torch
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.small_models import model_class as of_name
 from seatrial.targets.transformers.worked.weights import (
     BERT,
     CAUSAL,
     SIZES,
     T5,
     llama,
-    of_name,
     rewrite,
     same,
     saved,

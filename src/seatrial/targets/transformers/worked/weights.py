@@ -13,10 +13,11 @@ from packaging.version import Version
 from torch import Tensor
 
 from seatrial.targets.common.known import KnownFailure, between
-from seatrial.targets.common.target import find_name, release
+from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.trainers import temporary_folder
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.small_models import model_class as of_name
 
 SIZES: Mapping[str, Any] = {
     "vocab_size": 23, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -31,11 +32,6 @@ BERT: Mapping[str, Any] = {
     "vocab_size": 23, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
-
-
-def of_name(name: str) -> Any:
-    """Return a public class of Transformers."""
-    return find_name("transformers", [f"transformers:{name}"])
 
 
 def llama(kind: str = "LlamaForCausalLM", **options: Any) -> Any:

@@ -18,7 +18,6 @@ from seatrial.targets.verl.worked.values import refused_calls
 
 PROTO = "verl.protocol:DataProto"
 NAN = float("nan")
-TABLES = "verl.utils.tensordict_utils:"
 
 
 def _batch(proto: Any, rows: int = 4, **notes: Any) -> Any:

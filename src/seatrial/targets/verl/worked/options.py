@@ -16,7 +16,6 @@ from seatrial.targets.verl.worked.values import refused_calls
 
 OPTIONS = "verl.utils.config:"
 TOKENIZER = ("verl.utils.tokenizer:", "verl.utils.tokenizer.tokenizer:")
-_DATA = {"place": 5}
 
 
 @dataclasses.dataclass

@@ -10,17 +10,6 @@ from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.verl.worked.logged import batch_of
 from seatrial.targets.verl.worked.tools import folder, raised
 
-CONFIGURATIONS = "verl.workers.config:"
-CORRECTION = "verl.trainer.config.algorithm:RolloutCorrectionConfig"
-FIELDS = (
-    "rollout_is",
-    "rollout_is_threshold",
-    "rollout_rs",
-    "rollout_rs_threshold",
-    "bypass_mode",
-    "loss_type",
-)
-
 
 def _needs(need: Callable[..., Any]) -> list[bool]:
     """Return whether a critic is part of a run: if that is said, and else for advantages by GAE."""

@@ -13,18 +13,6 @@ from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.verl.worked.tools import folder, raised
 from seatrial.targets.verl.worked.values import refused_calls
 
-CONFIGURATIONS = "verl.workers.config:"
-CORRECTION = "verl.trainer.config.algorithm:RolloutCorrectionConfig"
-FIELDS = (
-    "rollout_is",
-    "rollout_is_threshold",
-    "rollout_rs",
-    "rollout_rs_threshold",
-    "bypass_mode",
-    "loss_type",
-)
-
-
 TOOL = """
 tools:
   - class_name: verl.tools.base_tool.BaseTool
