@@ -90,7 +90,7 @@ def configuration(cls: type, wanted: Mapping[str, Any], optional: Mapping[str, A
     if missing:
         raise NotServed(f"{cls.__name__} of this release has no {', '.join(missing)}")
     given = {name: value for name, value in {**CPU_OPTIONS, **(optional or {})}.items() if name in known}
-    return cls(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **{**given, **wanted})
+    return cls(output_dir=new_folder(), **{**given, **wanted})
 
 
 @lru_cache(maxsize=1)
@@ -102,6 +102,11 @@ def freeze_imports() -> None:
 def temporary_folder() -> str:
     """Return a folder for what trainers write; it is removed when the process ends."""
     return _folder().name
+
+
+def new_folder() -> str:
+    """Return a new folder, which is removed when the process ends."""
+    return tempfile.mkdtemp(dir=temporary_folder())
 
 
 @lru_cache(maxsize=1)

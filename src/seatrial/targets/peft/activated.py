@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from seatrial.relations.laws.utilities.activated import INVOKED, Activated
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.peft.bases import base
 from seatrial.targets.peft.generated import generated
 
@@ -88,7 +87,7 @@ def activated() -> Activated:
             return outputs(ids_BS, mask_BS, None)
 
     def loaded() -> Callable[[Tensor, Tensor], Tensor]:
-        folder = tempfile.mkdtemp(dir=temporary_folder())
+        folder = new_folder()
         model.save_pretrained(folder, selected_adapters=["first"])
         other = peft.PeftModel.from_pretrained(_plain(), f"{folder}/first").eval()
         return lambda ids_BS, mask_BS: _logits(other, ids_BS, mask_BS).detach()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,7 +15,7 @@ from seatrial.relations.contracts.adapted_families import Layers, Use
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.transformers.families import CausalFamily
 from seatrial.targets.transformers.family_table import FAMILIES
 
@@ -172,12 +171,12 @@ class AdaptedCausalFamily(KnowsFailures):
         if use == "saved and loaded":
             import peft
 
-            folder = tempfile.mkdtemp(dir=temporary_folder())
+            folder = new_folder()
             model.save_pretrained(folder)
             loaded = peft.PeftModel.from_pretrained(copy.deepcopy(self._base), folder)
             return self._logits(loaded.eval(), rows)
         if use == "loaded by the model itself":
-            folder = tempfile.mkdtemp(dir=temporary_folder())
+            folder = new_folder()
             model.save_pretrained(folder)
             base = copy.deepcopy(self._base)
             with torch.random.fork_rng(devices=[]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 from seatrial.relations.laws.utilities.mixtures import Mixed, Mixing
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.peft.bases import base
 from seatrial.targets.peft.generated import generated
 
@@ -51,7 +50,7 @@ def mixed(options: Mixing) -> Mixed:
     import peft
 
     find_name("peft", ["peft:XLoraConfig"])
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     with torch.random.fork_rng(devices=[]):
         config = peft.XLoraConfig(
             task_type="CAUSAL_LM",

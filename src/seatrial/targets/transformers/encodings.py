@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from seatrial.relations.laws.utilities.encodings import BETWEEN, FIRST, PADDING
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 SIDES = ("padding_side", "truncation_side")
 OWN = (*SIDES, "model_max_length")
@@ -96,7 +95,7 @@ def byte_pairs(merges: Sequence[tuple[str, str]], word: str) -> list[str]:
 
 @cache
 def _of_files(merges: tuple[tuple[str, str], ...]) -> Any:
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     parts = sorted({*"abcdex", *("".join(pair) for pair in merges)})
     vocabulary = {part: number for number, part in enumerate(["<|endoftext|>", *parts])}
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")

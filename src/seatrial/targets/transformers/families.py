@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import made_model
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.transformers.family_caches import CACHES, given_cache
 from seatrial.targets.transformers.family_calls import FamilyCalls
 from seatrial.targets.transformers.family_files import file_errors
@@ -320,7 +319,7 @@ def saved_and_loaded(model: Any) -> Any:
     Raises:
         NotServed: the release does not save a family with a tied head.
     """
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     try:
         model.save_pretrained(folder)
     except RuntimeError as error:

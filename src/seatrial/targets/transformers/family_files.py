@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from seatrial.relations.contracts.model_files import FileForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.target import find_name, release
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 SMALLEST_SHARD = "4KB"
 
 
 def _written(model: Any, **options: Any) -> Path:
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     try:
         model.save_pretrained(folder, **options)
     except RuntimeError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -20,7 +19,7 @@ from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone
 from seatrial.targets.common.tiny import WEIGHT_SCALE
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.transformers.causal import need_packed_masks
 from seatrial.targets.transformers.families import CausalFamily
 from seatrial.targets.transformers.family_table import FAMILIES, Family
@@ -83,7 +82,7 @@ class OptionedFamily(CausalFamily):
 
     def options_lost(self) -> Sequence[str]:
         config = self.model().config
-        folder = tempfile.mkdtemp(dir=temporary_folder())
+        folder = new_folder()
         config.save_pretrained(folder)
         loaded, before = type(config).from_pretrained(folder).to_dict(), config.to_dict()
         return [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 PARTS = "transformers.trainer_pt_utils"
 
@@ -161,7 +160,7 @@ def last(steps: Sequence[int]) -> int | None:
 
 
 def _checkpoints(steps: Sequence[int]) -> Path:
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     for step in steps:
         (folder / f"checkpoint-{step}").mkdir()
     (folder / "checkpoint-99999").touch()  # a file is no checkpoint

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import string
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,7 @@ from seatrial.relations.laws.utilities.texts import MARK, READ
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import find_name, release
 from seatrial.targets.common.tiny import tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 """The names of further special tokens in the files of releases of 4 and of 5."""
@@ -62,7 +61,7 @@ def kept(options: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer = type(first)(
         tokenizer_object=first.backend_tokenizer, **{**tokens, LISTS[0]: special, **given}
     )
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     tokenizer.save_pretrained(folder)
     if options.get("older"):
         _write_older(Path(folder) / "tokenizer_config.json")

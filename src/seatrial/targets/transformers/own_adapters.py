@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from seatrial.relations.laws.utilities.own_adapters import SIZES, Added, Operati
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between, since
 from seatrial.targets.common.target import Gone
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 LAYERS = ["q_proj", "up_proj"]
 IDS_BS = ((3, 7, 9, 4, 5), (6, 2, 8, 8, 1))
@@ -85,7 +84,7 @@ def _file(name: str) -> str:
     """Return the folder of the adapter, which PEFT wrote."""
     import peft
 
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     model = peft.get_peft_model(_plain(), _config(name), adapter_name=name)
     _fill(model, name, "base_model.model.")
     model.save_pretrained(folder)
@@ -136,7 +135,7 @@ class _Model:
         names = list(self.model.active_adapters())
         if len(names) != 1:
             raise NotServed("one adapter is saved")
-        folder = tempfile.mkdtemp(dir=temporary_folder())
+        folder = new_folder()
         self.model.save_pretrained(folder)
         self.model = _plain()
         self.model.load_adapter(folder, adapter_name=names[0])

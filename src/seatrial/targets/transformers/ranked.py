@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -27,7 +26,7 @@ from seatrial.targets.common.trainers import (
     configuration,
     equal_size,
     in_order,
-    temporary_folder,
+    new_folder,
 )
 from seatrial.targets.common.vectors import numbers, vectors
 from seatrial.targets.transformers.causal import CausalLM
@@ -164,7 +163,7 @@ def predicted(plan: Mapping[str, Any]) -> list[int]:
     trainer_class: Any = transformers.Trainer
     trainer = trainer_class(
         model=_Numbers(plan["kind"]),
-        args=args(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **options),
+        args=args(output_dir=new_folder(), **options),
     )
     found = trainer.predict(
         Dataset.from_list([{"number": row, "labels": float(row)} for row in range(plan["num_rows"])])

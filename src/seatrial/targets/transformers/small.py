@@ -5,7 +5,6 @@ Observed of a step: the learning rate with which the optimizer takes it, and the
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resuming, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, new_folder, resuming
 
 WIDTH = 6
 NUM_HELD_OUT = 5
@@ -79,7 +78,7 @@ def train(
     import transformers
 
     freeze_imports()
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     observed = Trained()
     saving = {"save_strategy": "steps", "save_steps": 1} if ends_after else {}
     args: Any = transformers.TrainingArguments

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.trl.named import code_has
 
 
@@ -20,7 +19,7 @@ def is_one_of_several() -> bool:
 
 def shared_folder() -> str:
     """Return a new folder for what a trainer writes; in several processes that of the first one."""
-    shared = [tempfile.mkdtemp(dir=temporary_folder())]
+    shared = [new_folder()]
     if is_one_of_several():
         torch.distributed.broadcast_object_list(shared)
     return shared[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from seatrial.targets.common.tiny import tiny_scorer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 
 class Scorer:
@@ -25,7 +24,7 @@ class Scorer:
 
     def folder(self, tokenizer: Any) -> str:
         """Return a folder with the model and this tokenizer, which ends with the model's name in the log."""
-        folder = Path(tempfile.mkdtemp(dir=temporary_folder())) / "reward0"
+        folder = Path(new_folder()) / "reward0"
         self.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         return str(folder)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import io
 import random
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
@@ -21,7 +20,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name, release
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.verl.estimators import UNUSED
 
 PARSERS = "verl.experimental.agent_loop.tool_parser"
@@ -94,7 +93,7 @@ class VerlCheckpointFiles:
 
     def latest(self, steps: Sequence[int], tracked: int | None) -> int | None:
         """Return the step of the checkpoint that is found."""
-        root = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        root = Path(new_folder())
         for step in steps:
             (root / f"global_step_{step}").mkdir()
         if tracked is not None:
@@ -107,7 +106,7 @@ class VerlCheckpointFiles:
         """Return the steps that are left after saving so many checkpoints."""
         if not hasattr(self.manager, "register_checkpoint"):
             raise NotServed(f"BaseCheckpointManager of verl {release('verl')} registers no checkpoints")
-        root = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        root = Path(new_folder())
         manager = object.__new__(self.manager)
         manager.previous_saved_paths = []
         with contextlib.redirect_stdout(io.StringIO()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from seatrial.relations.laws.utilities.batches import FORMS
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.verl.adapted import check_tensors
 from seatrial.targets.verl.rewards import objects
 
@@ -99,7 +98,7 @@ class VerlBatches(KnowsFailures):
         if way == "fold":
             return self._folded(proto, *numbers)
         if way == "disk":
-            folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+            folder = Path(new_folder())
             proto.save_to_disk(folder / "batch")
             return self.proto.load_from_disk(folder / "batch")
         if way == "arrays" and "VERL_DATAPROTO_SERIALIZATION_METHOD" not in _source(self.proto):

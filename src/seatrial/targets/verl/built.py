@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import io
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -21,7 +20,7 @@ from seatrial.relations.records import Row, StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, between
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import made_model, tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.verl.engines import SHORT_MASK, SUMMED, VerlEngine, implementation_of_engine
 from seatrial.targets.verl.places import no_memory_log, one_process
 
@@ -107,7 +106,7 @@ def options_of(cls: Any, given: Mapping[str, Any]) -> Any:
 @lru_cache(maxsize=8)
 def folder_of(model: Any, tokenizer: Any) -> str:
     """Return a new folder of a model and its tokenizer."""
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import inspect
 import io
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,7 +16,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, s
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.verl.estimators import UNUSED
 
 DATA_SET = "verl.utils.dataset.multiturn_sft_dataset"
@@ -92,7 +91,7 @@ class VerlConversations(KnowsFailures, TinyCausalModel):
         record: dict[str, Any] = {"messages": conversation.messages()}
         if conversation.tools:
             record["tools"] = conversation.schemas()
-        path = Path(tempfile.mkdtemp(dir=temporary_folder())) / "rows.parquet"
+        path = Path(new_folder()) / "rows.parquet"
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), path)
         # Releases before 0.7 have these options one level deeper.
         given = {"max_length": max_length or LONG, **self.options}

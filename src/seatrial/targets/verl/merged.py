@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from torch import Tensor
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import made_model, tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 MERGER = "verl.model_merger"
 LORA: Mapping[str, Any] = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "down_proj"]}
@@ -54,7 +53,7 @@ class VerlMerged(KnowsFailures):
             kind: `plain`, `tied`, `classifier` or `adapter`.
             shape: numbers of copies and of shards of each.
         """
-        root = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        root = Path(new_folder())
         model = _model(kind)
         right: dict[str, Any] = {"weights": _weights(model), "generation": {}}
         # A parameter that has two names is named once.

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import inspect
 import io
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import START, tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.verl.reward_loop import assembled, loop_manager, made_manager
 from seatrial.targets.verl.rewards import objects
 
@@ -341,7 +340,7 @@ class VerlRewardFiles(KnowsFailures):
         """Return what each file's function returns."""
         from omegaconf import OmegaConf
 
-        folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        folder = Path(new_folder())
         functions = []
         for number, score in enumerate(scores):
             path = folder / f"rewards_{number}.py"

@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import io
 import sys
-import tempfile
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,7 +20,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, since
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import find_name, release
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder, temporary_folder
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.places import in_float32
 from seatrial.targets.verl.prompts import DATA_SET
@@ -175,7 +174,7 @@ class VerlRowOrder(KnowsFailures):
                     return trainer.train_dataloader.state_dict()
 
     def _resume(self, trainer: Any, state: Any, steps: int) -> None:
-        folder = Path(tempfile.mkdtemp(dir=temporary_folder())) / f"global_step_{steps}"
+        folder = Path(new_folder()) / f"global_step_{steps}"
         folder.mkdir()
         torch.save(state, folder / "data.pt")
         by_mode = "in self.config.trainer.resume_mode" in inspect.getsource(trainer._load_checkpoint)

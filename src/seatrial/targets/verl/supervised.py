@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from seatrial.relations.records import StepResult
 from seatrial.targets.common.known import KnownFailure, KnowsFailures
 from seatrial.targets.common.target import find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import CapturingOptimizer, equal_size, temporary_folder
+from seatrial.targets.common.trainers import CapturingOptimizer, equal_size, new_folder
 from seatrial.targets.verl.places import in_float32, no_memory_log, one_process
 from seatrial.targets.verl.workers import source_of, worker_class
 
@@ -44,7 +43,7 @@ def written(rows: Sequence[dict[str, Any]]) -> str:
     import pyarrow
     import pyarrow.parquet
 
-    path = Path(tempfile.mkdtemp(dir=temporary_folder())) / "rows.parquet"
+    path = Path(new_folder()) / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
     return str(path)
 

@@ -9,7 +9,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import PathFinder
@@ -26,7 +25,7 @@ from seatrial.relations.laws.utilities.trainer_tools import PARTS
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.stand_ins import StandIn
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.verl.adapted import Adapted, found_without
 from seatrial.targets.verl.estimators import UNUSED
 
@@ -58,7 +57,7 @@ def _tracked(tracking_class: Any) -> Callable[..., Any]:
     def tracked(
         project: str, experiment: str, steps: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> dict[str, Any]:
-        root, shown = Path(tempfile.mkdtemp(dir=temporary_folder())), io.StringIO()
+        root, shown = Path(new_folder()), io.StringIO()
         with (
             mock.patch.dict(os.environ, {"VERL_FILE_LOGGER_ROOT": str(root)}),
             contextlib.redirect_stdout(shown),

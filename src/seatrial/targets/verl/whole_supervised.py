@@ -6,7 +6,6 @@ import contextlib
 import copy
 import os
 import random
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, cached_property
@@ -34,7 +33,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, before, s
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import TinyCausalModel
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.verl.built import REGISTRY, folder_of, on_cpu, whole
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.model_updates import NEXT_RATE
@@ -203,7 +202,7 @@ class VerlWholeSupervised(KnowsFailures, TinyCausalModel):
                 "the trainer logs every step, and no predictions; several processes are not tried"
             )
         split, held_out = self.examples[: plan.num_examples], self.examples[-plan.num_rows :]
-        folder = tempfile.mkdtemp(dir=temporary_folder())
+        folder = new_folder()
         numbers = {(*one.prompt_ids, *one.completion_ids): one for one in self.examples}
         watch = _Watch(numbers, plan.ends_after)
         if plan.ends_after:

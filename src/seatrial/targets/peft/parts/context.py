@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from seatrial.relations.laws.utilities.adapter_parts import Use
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.peft.bases import base
 from seatrial.targets.peft.generated import generated
 from seatrial.targets.peft.parts import tasks as all_tasks
@@ -231,7 +230,7 @@ def several_tasks(seed: int) -> Sequence[Use]:
             "prefix_task_cols": encoder.prefix_task_cols.detach().clone(),
             "prefix_task_rows": encoder.prefix_task_rows.detach().clone(),
         }
-        path = str(Path(tempfile.mkdtemp(dir=temporary_folder())) / "source.bin")
+        path = str(Path(new_folder()) / "source.bin")
         torch.save(tensors, path)
         import peft
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from seatrial.relations.laws.utilities.adapter_parts import Use
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.peft.bases import base
 from seatrial.targets.peft.parts.shared import logits_of, redraw
 
@@ -85,7 +84,7 @@ def _save_adapters(version: str, snapshot: Path, seed: int, base_version: str | 
 
 @lru_cache(maxsize=4)
 def _cache(seed: int, base_version: str | None) -> Path:
-    cache = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    cache = Path(new_folder())
     _write(cache, REPOSITORY, lambda version, folder: _save_adapters(version, folder, seed, base_version))
     _write(cache, BASE, lambda version, folder: _base(version).save_pretrained(str(folder)))
     return cache

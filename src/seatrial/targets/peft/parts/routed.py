@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from seatrial.relations.laws.utilities.adapter_parts import Use
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.peft.bases import base
 from seatrial.targets.peft.generated import generated
 from seatrial.targets.peft.parts.shared import drawn, greedy, logits_of, redraw, reloaded, with_added
@@ -168,7 +167,7 @@ ALPHAS = (6, 3, 9, 4, 5)
 def _arrow(seed: int, general: int, **options: Any) -> tuple[Any, list[str]]:
     create = find_name("peft", ["peft:create_arrow_model", "peft.tuners.lora:create_arrow_model"])
     config = find_name("peft", ["peft:ArrowConfig"])
-    folder = Path(mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     paths = [_expert(seed + 20 * n, alpha, folder / f"task{n}") for n, alpha in enumerate(ALPHAS[:4])]
     others = [_expert(seed + 500 + n, 6, folder / f"general{n}") for n in range(general)]
     model = create(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 Added = Mapping[str, Callable[[Tensor], Tensor]]
 """What is added to a layer's output, of its input, by its name."""
@@ -57,7 +56,7 @@ def reloaded(model: Any, plain: Any, name: str = "default") -> Any:
     """Return another model of PEFT with the adapter of a model that was saved."""
     import peft
 
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     model.save_pretrained(folder)
     inner = folder if name == "default" else f"{folder}/{name}"
     return peft.PeftModel.from_pretrained(plain, inner)

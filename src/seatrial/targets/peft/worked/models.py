@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 WIDTH = 8
 TYPES: Mapping[str, Mapping[str, Any]] = {
@@ -67,7 +66,7 @@ def adapted(**options: Any) -> Any:
 
 def folder() -> Path:
     """Return an empty folder."""
-    return Path(tempfile.mkdtemp(dir=temporary_folder()))
+    return Path(new_folder())
 
 
 def is_refused(call: Callable[[], Any]) -> bool:

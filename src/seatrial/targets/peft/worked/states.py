@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import release
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.peft.worked.models import TYPES, WIDTH, Text, config_of, moved
 
@@ -107,7 +106,7 @@ def _narrow(kind: str, dtype: torch.dtype) -> Iterator[str]:
     import peft
 
     model = peft.get_peft_model(Text().to(dtype), config_of(kind), adapter_name="first")
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     model.save_pretrained(folder)
     model.add_adapter("added", config_of(kind))
     model.load_adapter(f"{folder}/first", adapter_name="loaded", is_trainable=True)
@@ -135,7 +134,7 @@ def _renamed(of: Any) -> list[str]:
     for kind in TYPES:
         for kept in ([], ["head"]):
             model = moved(peft.get_peft_model(Saved(), config_of(kind, modules_to_save=kept or None)))
-            folder = tempfile.mkdtemp(dir=temporary_folder())
+            folder = new_folder()
             model.save_pretrained(folder)
             with torch.no_grad():
                 due_BD = model.eval()(x_BD)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import TURN_END, tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, resuming, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, new_folder, resuming
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
@@ -83,7 +82,7 @@ def _arguments(**options: Any) -> Any:
 
     freeze_imports()
     made: Any = transformers.TrainingArguments
-    return made(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **{**CPU_OPTIONS, **options})
+    return made(output_dir=new_folder(), **{**CPU_OPTIONS, **options})
 
 
 def _saved_tokens(trainer_class: Any) -> list[str]:
@@ -109,7 +108,7 @@ def _unsaved(trainer_class: Any, tokens: Mapping[str, str], in_list: bool) -> It
     rows = [{"input_ids": list(IDS), "labels": list(IDS)}] * 2
     trainer = trainer_class(model=model, args=args, train_dataset=rows, processing_class=tokenizer)
     trainer.train()
-    final = tempfile.mkdtemp(dir=temporary_folder())
+    final = new_folder()
     trainer.save_model(final)
     for what, folder in (
         ("the saved model", final),

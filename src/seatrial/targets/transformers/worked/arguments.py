@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from seatrial.relations.contracts.worked import Refused
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 
 PLACE = "transformers:TrainingArguments"
 Options = Mapping[str, Any]
 
 
-def _folder() -> str:
-    return tempfile.mkdtemp(dir=temporary_folder())
-
-
 def _made(arguments: Any, options: Options) -> Any:
-    return arguments(**{"output_dir": _folder(), "use_cpu": True, "report_to": "none", **options})
+    return arguments(**{"output_dir": new_folder(), "use_cpu": True, "report_to": "none", **options})
 
 
 def _value(found: Any) -> Any:
@@ -310,7 +305,7 @@ def _written(arguments: Any) -> list[Any]:
 
 def _accelerated(arguments: Any) -> list[Any]:
     """Return options of Accelerate from a dictionary, a text and a file, and whether other words are refused."""
-    file = Path(_folder()) / "options.json"
+    file = Path(new_folder()) / "options.json"
     file.write_text(json.dumps({"even_batches": False, "split_batches": True}), encoding="utf-8")
     found: list[Any] = []
     options = {"even_batches": False, "split_batches": True}

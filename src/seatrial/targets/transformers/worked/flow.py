@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 
 WISHES = ("should_log", "should_evaluate", "should_save", "should_training_stop", "should_epoch_stop")
@@ -157,7 +156,7 @@ def _kept(state: Any) -> list[Any]:
         stateful_callbacks=[Counting(1), Counting(2), transformers.TrainerControl()],
     )
     made.log_history.append({"loss": 1.0})
-    file = Path(tempfile.mkdtemp(dir=temporary_folder())) / "state.json"
+    file = Path(new_folder()) / "state.json"
     made.save_to_json(str(file))
     again = state.load_from_json(str(file))
     steps = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.caches import CACHE_ROWS
 from seatrial.targets.transformers.worked.callers import CALLER_ROWS
@@ -80,7 +79,7 @@ def _kept(config_class: Any) -> list[str]:
     base = {name: value for name, value in config_class().to_dict().items() if name not in ADDED}
     for options in WRITTEN:
         config = config_class(**options)
-        folder = tempfile.mkdtemp(dir=temporary_folder())
+        folder = new_folder()
         config.save_pretrained(folder)
         file = Path(folder) / "generation_config.json"
         config.to_json_file(str(file.with_name("whole.json")), use_diff=False)
@@ -113,7 +112,7 @@ def _kept(config_class: Any) -> list[str]:
 
 def _unused(config_class: Any) -> list[Any]:
     """Return options after a change and after a file was read under others, and what neither takes."""
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     config_class(max_new_tokens=7, do_sample=True, top_k=3).save_pretrained(folder)
     changed = config_class(top_k=3)
     rest = changed.update(top_k=4, do_sample=True, not_known=1)
@@ -129,7 +128,7 @@ def _unused(config_class: Any) -> list[Any]:
 
 def _unused_of_file(config_class: Any) -> dict[str, Any]:
     """Return the arguments that are given back when a file is read."""
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     config_class(do_sample=True, top_k=3).save_pretrained(folder)
     _, left = config_class.from_pretrained(folder, top_k=5, not_known=1, return_unused_kwargs=True)
     return dict(left)
@@ -148,7 +147,7 @@ def _nested(config_class: Any) -> list[Any]:
 
     own: Any = transformers.WatermarkingConfig
     config = config_class(watermarking_config=own(greenlist_ratio=0.5, bias=1.5, context_width=2))
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     config.save_pretrained(folder)
     read = config_class.from_pretrained(folder).watermarking_config
     names = ("greenlist_ratio", "bias", "context_width")
@@ -228,7 +227,7 @@ def _saves(config_class: Any, options: Mapping[str, Any]) -> str | None:
     """Return the words of the error, None where a configuration that is changed to these options is saved."""
     try:
         config = config_class(**options)
-        config.save_pretrained(tempfile.mkdtemp(dir=temporary_folder()))
+        config.save_pretrained(new_folder())
     except ValueError as error:
         return str(error)
     return None
@@ -250,14 +249,14 @@ def _refused(config_class: Any) -> list[str]:
 
 def _loaded_ones(config_class: Any) -> list[bool]:
     """Return whether a flawed file is saved again as it is, and after a change."""
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.5}), encoding="utf-8")
 
     def saved(change: Callable[[Any], None]) -> bool:
         config = config_class.from_pretrained(str(folder))
         change(config)
         try:
-            config.save_pretrained(tempfile.mkdtemp(dir=temporary_folder()))
+            config.save_pretrained(new_folder())
         except ValueError:
             return False
         return True

@@ -21,10 +21,10 @@ from torch import nn
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
-from seatrial.targets.common.trainers import resuming
+from seatrial.targets.common.trainers import new_folder, resuming
 from seatrial.targets.common.worked_rows import Row, unlike
 from seatrial.targets.transformers.short_runs import Line
-from seatrial.targets.transformers.worked.runs import RATE, arguments, folder_of_run, line, numbered
+from seatrial.targets.transformers.worked.runs import RATE, arguments, line, numbered
 
 
 class Mixed(nn.Module):
@@ -254,7 +254,7 @@ def _streams(trainer_class: Any) -> list[list[bool]]:
     found = []
     for rows in (4, 2):  # within an epoch, and at its end
         drawn: list[list[float]] = []
-        folder, checkpoint = folder_of_run(), None
+        folder, checkpoint = new_folder(), None
         kept = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
         for _ in range(2):
             trainer = line(

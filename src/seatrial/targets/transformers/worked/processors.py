@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from seatrial.relations.laws.utilities.encodings import BETWEEN, ENCODING_FUNCTIONS, FIRST, PADDING
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import CHAT_TEMPLATE, tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.encodings import pieces
 from seatrial.targets.transformers.worked.templates import CHAT, MARKED, PLAIN
@@ -87,7 +86,7 @@ DEFAULTS = {"padding": "max_length", "max_length": 6, "return_tensors": "np"}
 
 def _saved(processor: Any) -> Any:
     """Return the templates and ids of a processor that was saved and loaded, and its files of templates."""
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     processor.save_pretrained(folder)
     loaded = type(processor).from_pretrained(folder)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jinja"))
@@ -295,7 +294,7 @@ def _of_folder(
 ) -> Any:
     """Return the class and answers of the tokenizer of a folder, whose configurations are changed first."""
     made: Any = find_name("transformers", [f"transformers:{name}"])
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     tokenizer_of(made, kind, options).save_pretrained(folder / "1")
     path = folder / "1" / "tokenizer_config.json"
     written = json.loads(path.read_text(encoding="utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -16,7 +15,7 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
-from seatrial.targets.common.trainers import resuming, temporary_folder
+from seatrial.targets.common.trainers import new_folder, resuming
 from seatrial.targets.common.worked_rows import Row, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.worked.runs import arguments, line, numbered
@@ -71,7 +70,7 @@ def _undisturbed(trainer_class: Any) -> list[str]:
 def _resumable(trainer_class: Any) -> list[Any]:
     """Return the first and last steps of runs from the last checkpoint, from one, and from none."""
     found: list[Any] = []
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     options: dict[str, Any] = {
         "output_dir": folder,
         "save_strategy": "steps",
@@ -107,7 +106,7 @@ def _adapted(options: Mapping[str, Any], trainer_class: Any) -> list[str]:
 
     config: Any = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     rows = [{"input_ids": [40 + row, 41, 42], "labels": [40 + row, 41, 42]} for row in range(4)]
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
 
     def run(steps: int, checkpoint: str | None, **more: Any) -> tuple[dict[int, Tensor], Tensor, Any]:
         import transformers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.ropes import (
     BASE,
@@ -60,7 +59,7 @@ def _old_forms(config_class: Any) -> list[str]:
         "max_position_embeddings": LONGEST,
     }
     for given, right in OLD:
-        folder = tempfile.mkdtemp(dir=temporary_folder())
+        folder = new_folder()
         copies = [{**sizes, **{name: _copied(value) for name, value in given.items()}} for _ in range(3)]
         made = config_class(**copies[0])
         made.save_pretrained(folder)

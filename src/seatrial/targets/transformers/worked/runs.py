@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 
 from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.tiny import tiny_model, tiny_tokenizer
-from seatrial.targets.common.trainers import configuration, freeze_imports, resuming, temporary_folder
+from seatrial.targets.common.trainers import configuration, freeze_imports, new_folder, resuming
 from seatrial.targets.common.worked_rows import Row, unlike
 from seatrial.targets.transformers.short_runs import Line
 
@@ -117,8 +116,8 @@ def _tokens(trainer_class: Any, folder: str, checkpoint: str | None = None, **op
 
 def _resumed(trainer_class: Any) -> list[str]:
     """Return where a run that is stopped and resumed counts, logs or keeps anything else than one that is not."""
-    whole = _tokens(trainer_class, folder_of_run(), max_steps=6)
-    folder = folder_of_run()
+    whole = _tokens(trainer_class, new_folder(), max_steps=6)
+    folder = new_folder()
     _tokens(trainer_class, folder, max_steps=3)
     resumed = _tokens(trainer_class, folder, str(Path(folder) / "checkpoint-3"), max_steps=6)
     flops = 6 * whole.state.num_input_tokens_seen * whole.model.num_parameters(exclude_embeddings=True)
@@ -160,10 +159,6 @@ def _resumed(trainer_class: Any) -> list[str]:
 def log_tokens(trainer: Any) -> int:
     """Return the tokens that the third step of a log has seen."""
     return next(int(one["num_input_tokens_seen"]) for one in trainer.state.log_history if one["step"] == 3)
-
-
-def folder_of_run() -> str:
-    return tempfile.mkdtemp(dir=temporary_folder())
 
 
 def _repeated(trainer_class: Any) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.encodings import pieces
 from seatrial.targets.transformers.worked.tiny_vocabularies import tokenizer_of
@@ -29,10 +28,6 @@ def _row(name: str, asked: Asked, right: Any, *, since: str = "4.57", **options:
     return Row("texts", PLACE, name, lambda made: asked(pieces(made, **options)), right, since=since)
 
 
-def _folder() -> str:
-    return tempfile.mkdtemp(dir=temporary_folder())
-
-
 def _auto() -> Any:
     return find_name("transformers", ["transformers:AutoTokenizer"])
 
@@ -42,7 +37,7 @@ def _again(tokenizer: Any, loader: Any = None, **options: Any) -> Any:
 
     The path has no letters: early releases of 5 guess a model from those of a folder's path.
     """
-    folder = Path(_folder())
+    folder = Path(new_folder())
     tokenizer.save_pretrained(folder / "1")
     with contextlib.chdir(folder):
         return (loader or type(tokenizer)).from_pretrained("./1", **options)
@@ -102,7 +97,7 @@ def _specials(t: Any) -> Any:
 
 
 def _files(tokenizer: Any, **options: Any) -> list[str]:
-    folder = Path(_folder())
+    folder = Path(new_folder())
     tokenizer.save_pretrained(folder, **options)
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
@@ -111,7 +106,7 @@ def _templates(chat_template: Any, **options: Any) -> Any:
     """Return the template of a tokenizer that was saved, and which files that made."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = chat_template
-    folder = Path(_folder())
+    folder = Path(new_folder())
     tokenizer.save_pretrained(folder, **options)
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.jinja"))
     config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.tiny_vocabularies import KINDS, PIECES, specials_of, tokenizer_of
 from seatrial.targets.transformers.worked.tokenizers import TEXTS, class_name
@@ -54,7 +53,7 @@ def _folder(made: Any, name: str) -> Path:
         piece.type = KIND_OF_PIECE.get(text, kind)
     proto.trainer_spec.model_type = 2 if TABLE[name] == "metaspace" else 1
     proto.normalizer_spec.add_dummy_prefix = True
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     names = made.vocab_files_names
     (folder / names.get("vocab_file", "tokenizer.model")).write_bytes(proto.SerializeToString())
     config = {"tokenizer_class": class_name(name)}

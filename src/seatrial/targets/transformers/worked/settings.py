@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ import torch
 from seatrial.relations.contracts.worked import Refused
 from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.scores import ids_of
 
@@ -79,7 +78,7 @@ def _equal(made: Any) -> list[bool]:
     one, other = made(top_k=3, do_sample=True), made(do_sample=True, top_k=3)
     older = made(do_sample=True, top_k=3)
     older.transformers_version = "1.0"
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     one.save_pretrained(folder)
     return [
         one == other, hash(one) == hash(other), one == older, one == made(do_sample=True, top_k=4), one == 3,
@@ -104,7 +103,7 @@ def _updated(made: Any) -> list[Any]:
 def _files(made: Any) -> list[Any]:
     """Return what files have: under a name of their own, in a folder, without a compiler, with keys of ids."""
     compiled: Any = find_name("transformers", ["transformers:CompileConfig"])
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     config = made(top_k=3, do_sample=True, compile_config=compiled(), own={1: [2, (3, 4)]})
     config.save_pretrained(str(folder / "sub"), config_file_name="own.json")
     written = json.loads((folder / "sub" / "own.json").read_text(encoding="utf-8"))
@@ -121,7 +120,7 @@ def _unread(made: Any) -> list[bool]:
     """Return whether folders without a file, and with one of other words, are refused."""
     found = []
     for text in ("", "{"):
-        folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        folder = Path(new_folder())
         if text:
             (folder / "generation_config.json").write_text(text, encoding="utf-8")
         try:
@@ -133,7 +132,7 @@ def _unread(made: Any) -> list[bool]:
 
 
 def _over_file(made: Any) -> None:
-    path = Path(tempfile.mkdtemp(dir=temporary_folder())) / "file"
+    path = Path(new_folder()) / "file"
     path.write_text("", encoding="utf-8")
     made(top_k=3, do_sample=True).save_pretrained(str(path))
 

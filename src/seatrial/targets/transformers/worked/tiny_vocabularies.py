@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 LETTERS = "abcdefghilmnopqrstwxyz"
 SIGNS = "H0123.,!'?"
@@ -137,7 +136,7 @@ def nothing(specials: Specials) -> dict[str, Any]:
 
 
 def _file(name: str, text: str) -> str:
-    path = Path(tempfile.mkdtemp(dir=temporary_folder())) / name
+    path = Path(new_folder()) / name
     path.write_text(text, encoding="utf-8")
     return str(path)
 

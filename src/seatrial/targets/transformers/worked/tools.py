@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from seatrial.targets.common.known import KnownFailure
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.worked.parts import Mixed
@@ -27,7 +26,7 @@ from seatrial.targets.transformers.worked.runs import arguments, line
 
 def _folder(*names: str) -> Path:
     """Return a new folder with folders of these names, and a file for those that end in a dot."""
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     for name in names:
         if name.endswith("."):
             (folder / name.removesuffix(".")).write_text("", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.targets.common.known import KnownFailure
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, new_folder
 from seatrial.targets.common.worked_rows import Row
 
 PAD, WIDTH = 7, 6
@@ -72,7 +71,7 @@ def _trainer(trainer_class: Any, model: Any = None, **options: Any) -> Any:
     made: Any = transformers.Seq2SeqTrainingArguments
     tokenizer, metrics = options.pop("processing_class", None), options.pop("metrics", None)
     args = made(
-        output_dir=tempfile.mkdtemp(dir=temporary_folder()),
+        output_dir=new_folder(),
         **{**CPU_OPTIONS, "predict_with_generate": True, "per_device_eval_batch_size": 2, **options},
     )
     return trainer_class(
@@ -199,7 +198,7 @@ def _configured(trainer_class: Any) -> list[Any]:
     import transformers
 
     made: Any = transformers.GenerationConfig
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     given = made(max_length=11, num_beams=2)
     given.save_pretrained(folder)
     given.save_pretrained(folder, config_file_name="own.json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 from seatrial.targets.common.known import KnownFailure, between
 from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import made_model
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.small_models import model_class as of_name
 
@@ -41,7 +40,7 @@ def llama(kind: str = "LlamaForCausalLM", **options: Any) -> Any:
 
 def folder() -> Path:
     """Return a new folder."""
-    return Path(tempfile.mkdtemp(dir=temporary_folder()))
+    return Path(new_folder())
 
 
 def saved(model: Any, **options: Any) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from seatrial.relations.contracts.compared import ComparedPlan, CompareSpec, Def
 from seatrial.targets.common.made_generation import made_completion
 from seatrial.targets.common.target import release
 from seatrial.targets.common.tiny import TinyCausalModel, tiny_model
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.zoo import ZOO, zoo_model
 from seatrial.targets.trl.compared.definitions.setting import Setting
 from seatrial.targets.trl.compared.keeping import OWN_SETTINGS, give_settings
@@ -76,7 +75,7 @@ class Defining(TinyCausalModel):
         model = self._model(plan)
         if isinstance(model, str):
             return Path(model)
-        folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        folder = Path(new_folder())
         model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         return folder

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import lru_cache
 
 import torch
 
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.zoo import zoo_model
 from seatrial.targets.trl.processes import is_one_of_several, shared_folder
 
@@ -28,6 +27,6 @@ def model_folder(scores: bool, trait: str = "") -> str:
 @lru_cache(maxsize=1)
 def tokenizer_folder() -> str:
     """Return a folder with the tokenizer alone."""
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     tiny_tokenizer().save_pretrained(folder)
     return folder

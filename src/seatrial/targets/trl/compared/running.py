@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from seatrial.relations.contracts.compared import ComparedPlan, ComparedRun, ComparedStep, DefinedStep
-from seatrial.targets.common.trainers import resuming, temporary_folder
+from seatrial.targets.common.trainers import new_folder, resuming
 from seatrial.targets.trl.compared.keeping import OWN_SETTINGS, unlike
 from seatrial.targets.trl.compared.rows import prompt_of
 
@@ -100,7 +99,7 @@ class Run:
         after, fixed_after = _tensors(trainer)
         for number, step in enumerate(self.steps, start=1):
             step["defined"] = adapter.defined_step(plan, arguments, self.policies[:number])
-        folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        folder = Path(new_folder())
         saved, kept = _saved(trainer, folder) if plan.num_ranks == 1 else (None, {})
         return ComparedRun(
             steps=tuple(ComparedStep(**one) for one in self.steps),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -13,7 +12,7 @@ from unittest.mock import patch
 import torch
 
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 
 CLIENTS = ("trl.generation.vllm_client:VLLMClient", "trl.extras.vllm_client:VLLMClient")
 ADDRESS = "teacher_model_server_url"
@@ -43,7 +42,7 @@ def paired_tokenizer() -> Any:
 @lru_cache(maxsize=1)
 def paired_folder() -> str:
     """Return the folder of `paired_tokenizer`."""
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     paired_tokenizer().save_pretrained(folder)
     return folder
 

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import yaml
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, release
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.trl.former import LAUNCHES
 from seatrial.targets.trl.worked.launched import KINDS, quiet
 from seatrial.targets.trl.worked.rows import Row
@@ -41,7 +40,7 @@ def _launched(script: str, words: Sequence[str], file: Mapping[str, Any] | None,
             launcher = importlib.import_module("trl.cli.accelerate_launcher")
             own = {"launch_command_fn": launches.append}
             stack.enter_context(patch.dict(launcher.launch_training_script.__kwdefaults__, own))
-        folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+        folder = Path(new_folder())
         (folder / "launch.yaml").write_text("compute_environment: LOCAL_MACHINE\nnum_processes: 5\n")
         given = [word.replace("FOLDER", str(folder)) for word in words]
         if file is not None:

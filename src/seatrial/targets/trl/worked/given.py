@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -16,7 +15,7 @@ from torch import Tensor
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.target import Gone
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.trl.former import CACHES_DROPPED, UNMASKED
 from seatrial.targets.trl.named import parameters_of
 from seatrial.targets.trl.preferences import find_trainer
@@ -98,7 +97,7 @@ def _saved(name: str, trainer: Any) -> Any:
     """Return the model that a trainer saves, adapters on the model that they were made for."""
     from peft import PeftModel
 
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     trainer.save_model(folder)
     if (Path(folder) / "adapter_config.json").exists():
         return PeftModel.from_pretrained(_base(name), folder)

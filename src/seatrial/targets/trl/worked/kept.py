@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,7 +20,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import CHAT_TEMPLATE, ordinary_ids, tiny_model, tiny_tokenizer
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, new_folder
 from seatrial.targets.trl.asynchronous_rollouts import PLACE as ASYNCHRONOUS
 from seatrial.targets.trl.asynchronous_rollouts import asynchronous_module
 from seatrial.targets.trl.compared.workers import without_servers
@@ -275,7 +274,7 @@ def _of_worker(_: Any) -> str:
 
     freeze_imports()
     tokenizer = tiny_tokenizer()
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     tiny_model(tokenizer, 0).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     own: Any = transformers.AutoTokenizer.from_pretrained(folder)

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import io
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import freeze_imports, temporary_folder
+from seatrial.targets.common.trainers import freeze_imports, new_folder
 from seatrial.targets.trl.compared.rows import with_turns
 from seatrial.targets.trl.compared.running import UNTIMED
 from seatrial.targets.trl.former import TYPES, UNREAD_OPTIONS
@@ -63,7 +62,7 @@ def _options(config_class: Any) -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def model_folder(kind: str) -> str:
     """Return a folder with a tiny model of a kind (`policy`, `scorer`, `reward`) and its tokenizer."""
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer, 0) if kind == "policy" else tiny_scorer(0 if kind == "scorer" else 5)
     model.save_pretrained(folder)
@@ -74,7 +73,7 @@ def model_folder(kind: str) -> str:
 @lru_cache(maxsize=8)
 def _data_folder(kind: str) -> str:
     """Return a folder with a data set of two splits; the held-out rows are the others in reverse."""
-    folder = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    folder = Path(new_folder())
     rows = [{**row, "source": "a"} for row in made_rows(kind, LENGTHS)]
     if kind == "prompts":  # a reward function reads turns
         rows = [with_turns(row) for row in rows]
@@ -126,7 +125,7 @@ def _of_script(script: str, words: Sequence[str], file: Mapping[str, Any] | None
     name, kind = KINDS[script]
     module = importlib.import_module(f"trl.scripts.{script}")
     trainer_class, config_class = find_trainer(name)
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     given = [
         *_words({**_options(config_class), "output_dir": folder}),
         *("--model_name_or_path", model_folder("scorer" if name == "Reward" else "policy")),
@@ -159,7 +158,7 @@ def _direct(script: str, options: Mapping[str, Any], arguments: Mapping[str, Any
     name, kind = KINDS[script]
     trainer_class, config_class = find_trainer(name)
     data = datasets.load_dataset(_data_folder(kind))
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     model = model_folder("scorer" if name == "Reward" else "policy")
     args = config_class(output_dir=folder, **{**_options(config_class), **options})
     takes = parameters_of(trainer_class)

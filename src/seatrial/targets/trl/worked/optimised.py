@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -16,7 +15,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.made_generation import made_generation
 from seatrial.targets.common.target import Gone
 from seatrial.targets.common.tiny import ordinary_ids, tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, new_folder
 from seatrial.targets.common.worked_rows import unlike
 from seatrial.targets.trl.named import code_has, parameters_of
 from seatrial.targets.trl.preferences import find_trainer
@@ -57,7 +56,7 @@ class _Update:
         if missing := sorted(set(options) - set(known)):
             raise NotServed(f"PPO has no {', '.join(missing)}")
         self.options = {**known, **given}
-        folder = tempfile.mkdtemp(dir=temporary_folder())
+        folder = new_folder()
         args = config_class(output_dir=folder, **{key: value for key, value in given.items() if key in known})
         tokenizer = tiny_tokenizer()
         self.pad, self.end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 import yaml
 
 from seatrial.targets.common.tiny import END, tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.trl.named import code_has, parameters_of
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.worked.given import adapted_model, lora_options
@@ -144,7 +143,7 @@ def _ended(name: str, _: Any) -> dict[str, Any]:
 
 
 def _folder(name: str) -> str:
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     model = tiny_scorer(0) if name == "Reward" else tiny_model(tiny_tokenizer(), 0)
     model.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
@@ -209,7 +208,7 @@ def _cloned(name: str, adapted: bool, _: Any) -> dict[str, Any]:
     source.add_tokens([NEW], special_tokens=True)
     source.eos_token = NEW
     source.chat_template = source.chat_template.replace("<|im_end|>", NEW)
-    folder = tempfile.mkdtemp(dir=temporary_folder())
+    folder = new_folder()
     source.save_pretrained(folder)
     rows = [
         {

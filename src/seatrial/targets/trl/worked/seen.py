@@ -6,7 +6,6 @@ sequences, the token at the position itself does.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -18,7 +17,7 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.tiny import tiny_model, tiny_scorer, tiny_tokenizer
-from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, temporary_folder
+from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, new_folder
 from seatrial.targets.trl.compared.rows import rewards_of
 from seatrial.targets.trl.named import parameters_of
 from seatrial.targets.trl.preferences import find_trainer, given_tokenizer
@@ -86,7 +85,7 @@ def made_trainer(
     if missing := sorted(set(arguments or {}) - set(takes)):
         raise NotServed(f"{trainer_class.__name__} takes no {', '.join(missing)}")
     own = {one: value for one, value in {**OPTIONS, **OWN_OPTIONS.get(name, {})}.items() if one in known}
-    args = config_class(output_dir=tempfile.mkdtemp(dir=temporary_folder()), **{**own, **options})
+    args = config_class(output_dir=new_folder(), **{**own, **options})
     tokenizer = tokenizer or tiny_tokenizer(padding_side="right")
     given: dict[str, Any] = {
         "model": tiny_scorer(0) if name == "Reward" else tiny_model(tokenizer, 0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy
 import torch
 
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.verl.worked.values import refused_calls
 
@@ -210,7 +209,7 @@ def _kept(proto: Any) -> list[Any]:
     """Return rows and notes after a batch is copied through its state, and written to a file."""
     batch = _batch(proto)
     copied = copy.deepcopy(batch)
-    path = Path(tempfile.mkdtemp(dir=temporary_folder())) / "batch"
+    path = Path(new_folder()) / "batch"
     batch.save_to_disk(path)
     loaded = proto.load_from_disk(path)
     return [_rows(copied), copied.meta_info, _rows(loaded), loaded.meta_info]

@@ -8,14 +8,13 @@ import io
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from seatrial.targets.common.stand_ins import import_without
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.verl.estimators import UNUSED
 from seatrial.targets.verl.worked.values import PYTHON
@@ -25,7 +24,7 @@ IMPORTS = "verl.utils.import_utils:"
 
 def folder() -> Path:
     """Return a new folder."""
-    return Path(tempfile.mkdtemp(dir=temporary_folder()))
+    return Path(new_folder())
 
 
 def raised(call: Callable[..., Any], *arguments: Any, **options: Any) -> str:

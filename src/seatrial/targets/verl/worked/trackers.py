@@ -8,7 +8,6 @@ import enum
 import io
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,7 +18,7 @@ import numpy
 import torch
 
 from seatrial.targets.common.target import find_name
-from seatrial.targets.common.trainers import temporary_folder
+from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.verl.worked.values import refused_calls
 
@@ -74,7 +73,7 @@ def _console(to_text: Callable[..., Any]) -> list[str]:
 
 def _in_file(tracking: Any) -> list[Any]:
     """Return the records of a file, which is in the folder of the project, or at a given path."""
-    root = Path(tempfile.mkdtemp(dir=temporary_folder()))
+    root = Path(new_folder())
     with contextlib.redirect_stdout(io.StringIO()):
         with mock.patch.dict("os.environ", {"VERL_FILE_LOGGER_ROOT": str(root)}):
             one = tracking("project", "run", default_backend=["file"])
