@@ -52,6 +52,7 @@ def failed(result: TrialResult) -> list[str]:
     return [verdict.name for verdict in result.verdicts if verdict.outcome is Outcome.FAIL]
 
 
+@pytest.mark.nightly
 def test_experts_train(tmp_path: Path) -> None:
     """In the trial of their architecture."""
     result = tried(tmp_path, "arch-moe")

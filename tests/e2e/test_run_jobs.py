@@ -224,6 +224,7 @@ def test_a_budget_leaves_out_what_does_not_fit_and_a_resume_with_another_runs_it
     assert results.left_out == {}
 
 
+@pytest.mark.nightly
 def test_a_budget_is_kept_by_stopping_what_takes_longer(stack: Path) -> None:
     """The trial declares three seconds and hangs."""
     (stack.parent / "hang-diamond").touch()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.peers.patched import run_in, run_seatrial
 
-QUICK = ("lora", "lora-dora", "lora-plus")
-"""Of hundreds: the plain one, one with a magnitude, and groups of an optimizer."""
+QUICK = ("lora", "lora-plus")
+"""Of hundreds: the plain one, and groups of an optimizer."""
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 

@@ -56,6 +56,7 @@ def test_a_silent_fault_is_found_by_reward_under_noise(
     assert page.count('class="run"') == answer["num_runs"]
 
 
+@pytest.mark.nightly
 def test_logs_of_earlier_runs_and_the_worse_direction_are_taken_from_the_command_line(
     stack: Callable[..., Any], bisect: Callable[..., Any], tmp_path: Path
 ) -> None:

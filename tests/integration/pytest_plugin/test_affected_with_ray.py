@@ -129,6 +129,7 @@ def ray_temp() -> Iterator[Path]:
 
 @pytest.mark.peer
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tracker_sees_the_memory_of_actors(
     peer_python: Callable[[str], Path], repository: Path, tmp_path: Path, ray_temp: Path
 ) -> None:

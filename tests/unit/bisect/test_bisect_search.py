@@ -140,7 +140,7 @@ def test_noisy_searches_name_the_culprit_at_low_cost(
     [
         pytest.param(3.0, None, 0.98, 17, marks=pytest.mark.nightly),
         pytest.param(2.0, None, 0.94, 30, marks=pytest.mark.nightly),
-        (3.0, Worse.HIGHER, 0.98, 16),
+        pytest.param(3.0, Worse.HIGHER, 0.98, 16, marks=pytest.mark.nightly),
         pytest.param(2.0, Worse.HIGHER, 0.94, 30, marks=pytest.mark.nightly),
     ],
 )

@@ -11,17 +11,29 @@ from seatrial.relations.engine import DEFAULT_SEEDS
 
 MUTANTS = all_mutants()
 BY_NIGHT = {
+    "async-in-name-only",
     "async-resume-half-of-each-adapter",
     "async-resume-reads-dtensor-into-copies",
     "async-resume-megatron-counts-from-zero",
     "async-resume-prompts-of-the-start",
+    "async-served-without-the-dropped",
+    "blocks-keep-others-tokens",
     "errors-of-the-first-rank",
+    "filters-batches-share-a-stream",
+    "filters-held-prompt-again",
+    "math-reward-flipped",
+    "metrics-validation-length-with-prompts",
+    "packing-starts-in-bfloat16",
     "parts-of-a-verifier-of-the-first-rank",
     "ranks-gradients-averaged",
     "ranks-last-gradient-not-exchanged",
     "ranks-metrics-of-the-first",
+    "rates-of-trained-tokens",
+    "resume-updates-counted-again",
+    "scale-of-a-root",
 }
-"""Seen by a relation that kills runs or starts ranks, after other laws of it have held: ten seconds and more each."""
+"""Seen by a relation that makes whole runs, kills them or starts ranks, after other laws of it have held: seconds each,
+or many."""
 
 
 def _by_day() -> dict[str, tuple[str, ...]]:

@@ -75,6 +75,7 @@ print(check_run(bench, replace(silent, id="loud", new='raise OSError("no room")'
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_a_run_tells_a_silent_fault_from_none_and_from_a_loud_one(tmp_path: Path) -> None:
     # In a process of its own: runs are forked from it, and this one may have threads.
     done = subprocess.run(

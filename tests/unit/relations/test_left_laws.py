@@ -147,7 +147,10 @@ class Overlapping(ReferenceComponents):
 
 @pytest.mark.parametrize(
     ("relation", "law"),
-    [("R14.tasks", "splits cover the task"), ("R17.tasks", "learned completions are right")],
+    [
+        ("R14.tasks", "splits cover the task"),
+        pytest.param("R17.tasks", "learned completions are right", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_task_that_is_not_what_it_says_is_seen(relation: str, law: str) -> None:
     """Of splits and of what fine-tuning learns."""

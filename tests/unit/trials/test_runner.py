@@ -69,7 +69,7 @@ def processes_of(path: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_an_interrupted_run_says_so_leaves_no_orphan_and_goes_on(tmp_path: Path, number: int) -> None:
     """Exit 130; then --resume runs what did not conclude, in a folder of its own."""
     ran = seatrial(tmp_path, ["run", "--target", "toy"], mode="hang", when="step 1/2", number=number)
