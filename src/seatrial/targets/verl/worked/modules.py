@@ -5,6 +5,7 @@ from __future__ import annotations
 from seatrial.targets.verl.worked import (
     agents,
     asynchronous,
+    baselines,
     batches,
     chats,
     counts,
@@ -30,6 +31,7 @@ from seatrial.targets.verl.worked import (
 MODULES = (
     agents,
     asynchronous,
+    baselines,
     batches,
     chats,
     counts,
