@@ -24,6 +24,7 @@ from seatrial.targets.transformers.worked.calls import CALL_ROWS
 from seatrial.targets.transformers.worked.chats import CHAT_ROWS
 from seatrial.targets.transformers.worked.collators import COLLATOR_ROWS
 from seatrial.targets.transformers.worked.continued import CONTINUED_ROWS
+from seatrial.targets.transformers.worked.earlier import EARLIER_ROWS
 from seatrial.targets.transformers.worked.flow import FLOW_ROWS
 from seatrial.targets.transformers.worked.generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked.losses import LOSS_ROWS
@@ -40,6 +41,7 @@ from seatrial.targets.transformers.worked.setups import SETUP_ROWS
 from seatrial.targets.transformers.worked.tools import TOOL_ROWS
 from seatrial.targets.transformers.worked.translations import TRANSLATION_ROWS
 from seatrial.targets.transformers.worked.trials import TRIAL_ROWS
+from seatrial.targets.transformers.worked.updates import UPDATE_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -338,6 +340,8 @@ ROWS: Sequence[Row] = (
     *TRANSLATION_ROWS,
     *SCHEDULE_ROWS,
     *REPORT_ROWS,
+    *UPDATE_ROWS,
+    *EARLIER_ROWS,
 )
 
 

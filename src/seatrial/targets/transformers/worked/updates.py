@@ -77,7 +77,13 @@ class _Due:
             loss, norm = self._update(updates[place], optimizer, rate, options["max_grad_norm"])
             done = min((place + 1) * parts, len(batches)) / len(batches)
             self.steps.append(
-                {"loss": loss, "grad_norm": norm, "learning_rate": rate, "epoch": epoch + done, "step": step + 1}
+                {
+                    "loss": loss,
+                    "grad_norm": norm,
+                    "learning_rate": rate,
+                    "epoch": epoch + done,
+                    "step": step + 1,
+                }
             )
         self.logs = self._windows(options, len(updates))
 
@@ -108,7 +114,9 @@ class _Due:
         ends = [step for step in range(1, len(self.steps) + 1) if step % every == 0]
         if options.get("logging_strategy") == "epoch":
             ends = [
-                step for step in range(1, len(self.steps) + 1) if step % num_updates == 0 or step == len(self.steps)
+                step
+                for step in range(1, len(self.steps) + 1)
+                if step % num_updates == 0 or step == len(self.steps)
             ]
         if options.get("logging_first_step") and 1 not in ends:
             ends = [1, *ends]
@@ -120,7 +128,13 @@ class _Due:
 
 def _computed_again(options: Options, trainer_class: Any) -> list[str]:
     """Return where logs or weights of a run are not those of the run that is computed again."""
-    given = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "max_grad_norm": 0.0, "optim": "sgd", **options}
+    given = {
+        "num_train_epochs": 1,
+        "per_device_train_batch_size": 2,
+        "max_grad_norm": 0.0,
+        "optim": "sgd",
+        **options,
+    }
     trainer = line(trainer_class, **given)
     found = trainer.train()
     due = _Due(given, numbered())
@@ -130,10 +144,15 @@ def _computed_again(options: Options, trainer_class: Any) -> list[str]:
     names = ["loss", "learning_rate", "epoch", "step"] + ["grad_norm"] * has_norms
     wrong = []
     for name in names:
-        wrong += unlike([one[name] for one in history], [one[name] for one in due.logs], f"logged {name}", 1e-4)
+        wrong += unlike(
+            [one[name] for one in history], [one[name] for one in due.logs], f"logged {name}", 1e-4
+        )
     model = trainer.model
     wrong += unlike(
-        [float(model.slope), float(model.bias)], [float(due.model.slope), float(due.model.bias)], "weights", 1e-5
+        [float(model.slope), float(model.bias)],
+        [float(due.model.slope), float(due.model.bias)],
+        "weights",
+        1e-5,
     )
     mean = sum(one["loss"] for one in due.steps) / len(due.steps)
     return [*wrong, *unlike([found.training_loss], [mean], "the loss of the run", 1e-4)][:4]
