@@ -39,6 +39,7 @@ from seatrial.targets.transformers.worked.runs import RUN_ROWS
 from seatrial.targets.transformers.worked.schedules import SCHEDULE_ROWS
 from seatrial.targets.transformers.worked.setups import SETUP_ROWS
 from seatrial.targets.transformers.worked.tools import TOOL_ROWS
+from seatrial.targets.transformers.worked.trackers import TRACKER_ROWS
 from seatrial.targets.transformers.worked.translations import TRANSLATION_ROWS
 from seatrial.targets.transformers.worked.trials import TRIAL_ROWS
 from seatrial.targets.transformers.worked.updates import UPDATE_ROWS
@@ -342,6 +343,7 @@ ROWS: Sequence[Row] = (
     *REPORT_ROWS,
     *UPDATE_ROWS,
     *EARLIER_ROWS,
+    *TRACKER_ROWS,
 )
 
 
