@@ -25,6 +25,7 @@ from seatrial.targets.transformers.worked.chats import CHAT_ROWS
 from seatrial.targets.transformers.worked.collators import COLLATOR_ROWS
 from seatrial.targets.transformers.worked.continued import CONTINUED_ROWS
 from seatrial.targets.transformers.worked.earlier import EARLIER_ROWS
+from seatrial.targets.transformers.worked.evaluated import EVALUATED_ROWS
 from seatrial.targets.transformers.worked.flow import FLOW_ROWS
 from seatrial.targets.transformers.worked.generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked.losses import LOSS_ROWS
@@ -344,6 +345,7 @@ ROWS: Sequence[Row] = (
     *UPDATE_ROWS,
     *EARLIER_ROWS,
     *TRACKER_ROWS,
+    *EVALUATED_ROWS,
 )
 
 

@@ -20,6 +20,7 @@ from seatrial.targets.common.worked_rows import Row, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.worked.arguments import _made
 from seatrial.targets.transformers.worked.flow import AT_THE_END, _flowing
+from seatrial.targets.transformers.worked.predictions import LOSS, PAIRS, _streamed
 from seatrial.targets.transformers.worked.resumes import _checkpointed
 from seatrial.targets.transformers.worked.runs import _best, arguments, line, numbered
 from seatrial.targets.transformers.worked.setups import _defaults, _said, _shifts
@@ -384,6 +385,10 @@ ENTRIES: Entries = (
     (
         "counts", TRAINER, "labels of each model, in releases of 4", _shifts,
         {"causal": 10.0, "translated": None, "causal with an adapter": 10.0},
+    ),
+    (
+        "validations", TRAINER, "streams and batches in lists, in releases of 4", lambda made: _streamed(made)[:2],
+        [[True, round(LOSS, 5)], [[PAIRS[:2], PAIRS[2:4], PAIRS[4:]], round(LOSS, 5)]],
     ),
     ("steps", TRAINER, "an own loss in releases of 4", _said, ["scaled=False[0]: 10.0, 2.5 is due"]),
     (
