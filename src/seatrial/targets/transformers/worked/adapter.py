@@ -28,6 +28,7 @@ from seatrial.targets.transformers.worked.earlier import EARLIER_ROWS
 from seatrial.targets.transformers.worked.evaluated import EVALUATED_ROWS
 from seatrial.targets.transformers.worked.flow import FLOW_ROWS
 from seatrial.targets.transformers.worked.generation import GENERATION_ROWS
+from seatrial.targets.transformers.worked.kept_runs import KEPT_ROWS
 from seatrial.targets.transformers.worked.losses import LOSS_ROWS
 from seatrial.targets.transformers.worked.optimizers import OPTIMIZER_ROWS
 from seatrial.targets.transformers.worked.parts import PART_ROWS
@@ -346,6 +347,7 @@ ROWS: Sequence[Row] = (
     *EARLIER_ROWS,
     *TRACKER_ROWS,
     *EVALUATED_ROWS,
+    *KEPT_ROWS,
 )
 
 
