@@ -27,6 +27,7 @@ from seatrial.targets.transformers.worked.continued import CONTINUED_ROWS
 from seatrial.targets.transformers.worked.earlier import EARLIER_ROWS
 from seatrial.targets.transformers.worked.evaluated import EVALUATED_ROWS
 from seatrial.targets.transformers.worked.flow import FLOW_ROWS
+from seatrial.targets.transformers.worked.followed_rates import FOLLOWED_ROWS
 from seatrial.targets.transformers.worked.generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked.kept_runs import KEPT_ROWS
 from seatrial.targets.transformers.worked.losses import LOSS_ROWS
@@ -39,6 +40,7 @@ from seatrial.targets.transformers.worked.resumes import RESUME_ROWS
 from seatrial.targets.transformers.worked.rows import DATA_ROWS
 from seatrial.targets.transformers.worked.runs import RUN_ROWS
 from seatrial.targets.transformers.worked.schedules import SCHEDULE_ROWS
+from seatrial.targets.transformers.worked.searches import SEARCH_ROWS
 from seatrial.targets.transformers.worked.setups import SETUP_ROWS
 from seatrial.targets.transformers.worked.tools import TOOL_ROWS
 from seatrial.targets.transformers.worked.trackers import TRACKER_ROWS
@@ -348,6 +350,8 @@ ROWS: Sequence[Row] = (
     *TRACKER_ROWS,
     *EVALUATED_ROWS,
     *KEPT_ROWS,
+    *SEARCH_ROWS,
+    *FOLLOWED_ROWS,
 )
 
 
