@@ -46,6 +46,7 @@ from seatrial.targets.transformers.worked.tools import TOOL_ROWS
 from seatrial.targets.transformers.worked.trackers import TRACKER_ROWS
 from seatrial.targets.transformers.worked.translations import TRANSLATION_ROWS
 from seatrial.targets.transformers.worked.trials import TRIAL_ROWS
+from seatrial.targets.transformers.worked.two_processes import PROCESS_ROWS
 from seatrial.targets.transformers.worked.updates import UPDATE_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
@@ -352,6 +353,7 @@ ROWS: Sequence[Row] = (
     *KEPT_ROWS,
     *SEARCH_ROWS,
     *FOLLOWED_ROWS,
+    *PROCESS_ROWS,
 )
 
 

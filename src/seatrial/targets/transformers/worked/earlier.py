@@ -140,7 +140,8 @@ def _initial(trainer_class: Any) -> list[Any]:
         {"num_train_epochs": 3}, {"num_train_epochs": 1.3, "gradient_accumulation_steps": 3}, {"max_steps": 5},
         {"max_steps": 5, "gradient_accumulation_steps": 2}, {"gradient_accumulation_steps": 9, "num_train_epochs": 2},
     ):  # fmt: skip
-        trainer = line(trainer_class, **{"per_device_train_batch_size": 2, **options})
+        own: dict[str, Any] = {"per_device_train_batch_size": 2, **options}
+        trainer = line(trainer_class, **own)
         total = 2 * trainer.args.gradient_accumulation_steps
         found.append(
             list(trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader(), total))

@@ -89,7 +89,11 @@ def _streams(trainer_class: Any) -> list[bool]:
 def _optimizers(trainer_class: Any) -> list[Any]:
     """Return moments, steps and rates of an optimizer and a schedule that are loaded again."""
     folder = new_folder()
-    options = {"optim": "adamw_torch", "lr_scheduler_type": "linear", "per_device_train_batch_size": 2}
+    options: dict[str, Any] = {
+        "optim": "adamw_torch",
+        "lr_scheduler_type": "linear",
+        "per_device_train_batch_size": 2,
+    }
     one = line(trainer_class, max_steps=3, output_dir=folder, save_strategy="steps", save_steps=2, **options)
     one.train()
     other = line(trainer_class, max_steps=3, **options)

@@ -96,7 +96,7 @@ class _Optuna:
             return self.studies[-1]
 
         made.create_study = create
-        self._patches = [
+        self._patches: list[Any] = [
             patch.dict(sys.modules, {"optuna": made}), patch(f"{REPORTS}.is_optuna_available", lambda: True),
             patch("transformers.integrations.is_optuna_available", lambda: True),
             patch("transformers.hyperparameter_search.is_optuna_available", lambda: True),
@@ -137,7 +137,8 @@ def _loss(rate: float) -> float:
     model(**rows)["loss"].backward()
     with torch.no_grad():
         for value in model.parameters():
-            value -= rate * value.grad
+            assert value.grad is not None
+            value.sub_(rate * value.grad)
         return float(model(**{name: column[:3] for name, column in rows.items()})["loss"])
 
 
