@@ -24,6 +24,7 @@ from seatrial.targets.transformers.worked.calls import CALL_ROWS
 from seatrial.targets.transformers.worked.chats import CHAT_ROWS
 from seatrial.targets.transformers.worked.collators import COLLATOR_ROWS
 from seatrial.targets.transformers.worked.continued import CONTINUED_ROWS
+from seatrial.targets.transformers.worked.debugged import DEBUGGED_ROWS
 from seatrial.targets.transformers.worked.earlier import EARLIER_ROWS
 from seatrial.targets.transformers.worked.evaluated import EVALUATED_ROWS
 from seatrial.targets.transformers.worked.flow import FLOW_ROWS
@@ -42,6 +43,7 @@ from seatrial.targets.transformers.worked.runs import RUN_ROWS
 from seatrial.targets.transformers.worked.schedules import SCHEDULE_ROWS
 from seatrial.targets.transformers.worked.searches import SEARCH_ROWS
 from seatrial.targets.transformers.worked.setups import SETUP_ROWS
+from seatrial.targets.transformers.worked.surroundings import SURROUNDING_ROWS
 from seatrial.targets.transformers.worked.tools import TOOL_ROWS
 from seatrial.targets.transformers.worked.trackers import TRACKER_ROWS
 from seatrial.targets.transformers.worked.translations import TRANSLATION_ROWS
@@ -354,6 +356,8 @@ ROWS: Sequence[Row] = (
     *SEARCH_ROWS,
     *FOLLOWED_ROWS,
     *PROCESS_ROWS,
+    *SURROUNDING_ROWS,
+    *DEBUGGED_ROWS,
 )
 
 
