@@ -180,15 +180,17 @@ MEASURED = [
 
 def _layerwise(function: Any) -> list[Any]:
     """Return rates of the optimizer of a weight, which its own schedule lowers after each gradient."""
-    from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
+    import transformers.trainer_pt_utils
 
     weight = nn.Parameter(torch.ones(1))
     own = torch.optim.SGD([weight], lr=0.5)
-    optimizer = LayerWiseDummyOptimizer(optimizer_dict={weight: own}, lr=0.5)
+    made: Any = transformers.trainer_pt_utils.LayerWiseDummyOptimizer
+    optimizer = made(optimizer_dict={weight: own}, lr=0.5)
     schedule = function("linear", optimizer, num_warmup_steps=0, num_training_steps=4)
     found = [list(schedule.get_last_lr())]
     for _ in range(2):
-        (weight * 2).sum().backward()
+        total: Any = (weight * 2).sum()
+        total.backward()
         found.append([own.param_groups[0]["lr"]])
     optimizer.step()
     optimizer.zero_grad()
@@ -209,7 +211,7 @@ def _wrapped(trainer_class: Any) -> list[Any]:
         ("model", {"ddp_find_unused_parameters": True, "gradient_checkpointing": True}),
         ("module", {"ddp_bucket_cap_mb": 7, "ddp_broadcast_buffers": False}),
     ):  # fmt: skip
-        model = Line() if kind == "module" else tiny_model(tiny_tokenizer(), 0)
+        model: Any = Line() if kind == "module" else tiny_model(tiny_tokenizer(), 0)
         trainer = trainer_class(model=model, args=arguments(**given))
         if hasattr(trainer, "_build_accelerator_args"):
             handler = trainer._build_accelerator_args()["kwargs_handlers"][0]
