@@ -50,6 +50,7 @@ from seatrial.targets.transformers.worked.translations import TRANSLATION_ROWS
 from seatrial.targets.transformers.worked.trials import TRIAL_ROWS
 from seatrial.targets.transformers.worked.two_processes import PROCESS_ROWS
 from seatrial.targets.transformers.worked.updates import UPDATE_ROWS
+from seatrial.targets.transformers.worked.uploads import UPLOAD_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -358,6 +359,7 @@ ROWS: Sequence[Row] = (
     *PROCESS_ROWS,
     *SURROUNDING_ROWS,
     *DEBUGGED_ROWS,
+    *UPLOAD_ROWS,
 )
 
 

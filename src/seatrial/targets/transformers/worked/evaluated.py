@@ -288,8 +288,17 @@ def _sized(trainer_class: Any) -> list[Any]:
         def __len__(self) -> int:
             return NUM_ROWS
 
+    class Uncounted(Stream):
+        def __len__(self) -> int:
+            return 0
+
     found = []
-    for data, more in ((Stream(), {}), (Counted(), {}), (labelled_rows(), {"dataloader_drop_last": True})):
+    for data, more in (
+        (Stream(), {}),
+        (Counted(), {}),
+        (Uncounted(), {}),
+        (labelled_rows(), {"dataloader_drop_last": True}),
+    ):
         trainer = _trainer(trainer_class, **more)
         one = trainer.predict(data, ignore_keys=["tokens", "past"])
         rate = one.metrics["test_samples_per_second"] / one.metrics["test_steps_per_second"]
@@ -349,7 +358,7 @@ ENTRIES: Sequence[tuple[str, str, Any, Any]] = (
     ("steps", "runs that stop early", _stopped, []),
     (
         "validations", "data sets of any form", _sized,
-        [[PAIRS, True], [PAIRS, True], [PAIRS[:4], True]],
+        [[PAIRS, True], [PAIRS, True], [PAIRS, True], [PAIRS[:4], True]],
     ),
     ("loops", "evaluations within runs", _frequent, [True] * len(WITHIN)),
 )  # fmt: skip
