@@ -35,7 +35,7 @@ WORDS = ("first Linear", "second Linear", "Detected inf/nan during batch_number=
 
 
 def _debugged(trainer_class: Any) -> list[Any]:
-    """Return whether a run stops at a value that is not finite, with the layer that has it, and one that goes on."""
+    """Return whether a run stops at a value that is not finite, with the layer that has it, and one that continues."""
     found: list[Any] = []
     for value in (float("inf"), float("nan"), 1.0):
         model = Two()
@@ -63,7 +63,7 @@ DEBUGGED = [True, [True, True, True], True, [True, True, True], "done", [False, 
 
 
 def _traced(debugging: Any) -> list[Any]:
-    """Return what is printed of a batch that is traced, and after which batch a run is ended."""
+    """Return what is printed of a batch that is traced, and after which batch a run is stopped."""
     model = Two()
     debugging(model, trace_batch_nums=[1], abort_after_batch_num=2)
     batch = {name: torch.tensor([row[name] for row in numbered()]) for name in ("number", "labels")}

@@ -63,7 +63,7 @@ def _means(size: int) -> list[float]:
 
 
 def _given(trainer_class: Any) -> list[str]:
-    """Return where metrics are not given all outputs, labels, inputs and losses of rows, whatever the batches."""
+    """Return where metrics are not given all outputs, labels, inputs and losses of rows, in batches of any size."""
     wrong = []
     for size, accumulation, names, cut in product(
         (1, 2, 5, 8), (None, 1, 2), ((), ("inputs",), ("loss",), ("inputs", "loss")), (False, True)

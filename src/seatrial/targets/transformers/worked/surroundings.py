@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -342,6 +343,13 @@ def _named(trainer_class: Any) -> list[Any]:
     return found
 
 
+def _empty(function: Any) -> list[Any]:
+    """Return arrays of more rows, filled with the padding, of arrays alone and in a structure."""
+    alone = function(np.zeros((2, 3)), 1, padding_index=7)
+    pair = function((np.zeros(2, dtype=np.int64), [np.zeros((1, 2))]), 3)
+    return [alone.tolist(), pair[0].tolist(), pair[1][0].tolist(), type(pair).__name__]
+
+
 TRAINER, CALLBACKS = "transformers:Trainer", "transformers.trainer_callback"
 ENTRIES: Sequence[tuple[str, str, str, Callable[[Any], Any], Any]] = (
     ("processes", "transformers:TrainingArguments", "processes of two nodes", _ranked, RANKED),
@@ -352,6 +360,10 @@ ENTRIES: Sequence[tuple[str, str, str, Callable[[Any], Any], Any]] = (
     ("loops", f"{CALLBACKS}:CallbackHandler", "callbacks that are added and taken out", _handled, HANDLED),
     ("metrics", "transformers.trainer_utils:TrainerMemoryTracker", "memory of stages", _measured, MEASURED),
     ("rates", "transformers.optimization:get_scheduler", "a schedule of each weight", _layerwise, LAYERWISE),
+    (
+        "calls", "transformers.trainer_pt_utils:nested_new_like", "of any structure", _empty,
+        [[[7.0] * 3], [-100] * 3, [[-100.0, -100.0]] * 3, "tuple"],
+    ),
     ("processes", TRAINER, "options of models that processes share", _wrapped, WRAPPED),
     ("steps", TRAINER, "a run in bfloat16", _lower, []),
     ("steps", TRAINER, "a run whose activations are computed again", _recomputed, []),
