@@ -24,8 +24,13 @@ from seatrial.targets.transformers.worked.calls import CALL_ROWS
 from seatrial.targets.transformers.worked.chats import CHAT_ROWS
 from seatrial.targets.transformers.worked.collators import COLLATOR_ROWS
 from seatrial.targets.transformers.worked.continued import CONTINUED_ROWS
+from seatrial.targets.transformers.worked.debugged import DEBUGGED_ROWS
+from seatrial.targets.transformers.worked.earlier import EARLIER_ROWS
+from seatrial.targets.transformers.worked.evaluated import EVALUATED_ROWS
 from seatrial.targets.transformers.worked.flow import FLOW_ROWS
+from seatrial.targets.transformers.worked.followed_rates import FOLLOWED_ROWS
 from seatrial.targets.transformers.worked.generation import GENERATION_ROWS
+from seatrial.targets.transformers.worked.kept_runs import KEPT_ROWS
 from seatrial.targets.transformers.worked.losses import LOSS_ROWS
 from seatrial.targets.transformers.worked.optimizers import OPTIMIZER_ROWS
 from seatrial.targets.transformers.worked.parts import PART_ROWS
@@ -36,10 +41,16 @@ from seatrial.targets.transformers.worked.resumes import RESUME_ROWS
 from seatrial.targets.transformers.worked.rows import DATA_ROWS
 from seatrial.targets.transformers.worked.runs import RUN_ROWS
 from seatrial.targets.transformers.worked.schedules import SCHEDULE_ROWS
+from seatrial.targets.transformers.worked.searches import SEARCH_ROWS
 from seatrial.targets.transformers.worked.setups import SETUP_ROWS
+from seatrial.targets.transformers.worked.surroundings import SURROUNDING_ROWS
 from seatrial.targets.transformers.worked.tools import TOOL_ROWS
+from seatrial.targets.transformers.worked.trackers import TRACKER_ROWS
 from seatrial.targets.transformers.worked.translations import TRANSLATION_ROWS
 from seatrial.targets.transformers.worked.trials import TRIAL_ROWS
+from seatrial.targets.transformers.worked.two_processes import PROCESS_ROWS
+from seatrial.targets.transformers.worked.updates import UPDATE_ROWS
+from seatrial.targets.transformers.worked.uploads import UPLOAD_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -338,6 +349,17 @@ ROWS: Sequence[Row] = (
     *TRANSLATION_ROWS,
     *SCHEDULE_ROWS,
     *REPORT_ROWS,
+    *UPDATE_ROWS,
+    *EARLIER_ROWS,
+    *TRACKER_ROWS,
+    *EVALUATED_ROWS,
+    *KEPT_ROWS,
+    *SEARCH_ROWS,
+    *FOLLOWED_ROWS,
+    *PROCESS_ROWS,
+    *SURROUNDING_ROWS,
+    *DEBUGGED_ROWS,
+    *UPLOAD_ROWS,
 )
 
 

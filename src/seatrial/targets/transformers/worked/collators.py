@@ -337,7 +337,7 @@ OF = "transformers:DataCollator"
 COLLATOR_ROWS: Sequence[Row] = (
     *(
         Row("batches", f"{OF}ForTokenClassification", f"labels of type {form}, {returns}", partial(_classes, returns,
-            form), CLASSES, since="5" if returns == "pt" else "5.16")
+            form), CLASSES, since="4.57" if returns == "pt" else "5.16")
         for form, returns in (("list", "pt"), ("tensor", "pt"), ("list", "np"), ("array", "np"))
     ),
     *(

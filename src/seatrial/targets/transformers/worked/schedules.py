@@ -198,7 +198,7 @@ OF = "transformers.optimization"
 SCHEDULE_ROWS: Sequence[Row] = (
     *(Row("rates", f"{OF}:{name}", what, partial(_shares, given, due), [], since="4.57") for name, what, given,
         due in SHARES),
-    *(Row("rates", f"{OF}:{name}", what, partial(_shares, given, due), [], since="5") for name, what, given,
+    *(Row("rates", f"{OF}:{name}", what, partial(_shares, given, due), [], since="4.57") for name, what, given,
         due in LATER),
     Row("rates", f"{OF}:get_polynomial_decay_schedule_with_warmup", "powers, and beyond", _polynomial, [],
         since="4.46"),

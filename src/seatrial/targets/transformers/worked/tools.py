@@ -386,7 +386,7 @@ TOOL_ROWS: Sequence[Row] = (
     Row(
         "files", f"{UTILITIES}:load_sharded_checkpoint transformers.modeling_utils:load_sharded_checkpoint",
             "of two files", _sharded,
-        [[[True, True, False], [False, False, True]], [["bias"], ["more"], 7.0], [7.0, 9.0], []], since="5",
+        [[[True, True, False], [False, False, True]], [["bias"], ["more"], 7.0], [7.0, 9.0], []], since="4.57",
     ),
     Row("calls", f"{POINTS}:get_module_class_from_name", "of a model", _classes, ["LayerNorm", "Mixed", None],
         since="4.46"),

@@ -255,7 +255,7 @@ TRIAL_ROWS: Sequence[Row] = (
     ),
     Row("starts", PLACE, "models that a function makes", _initialized, [[None, None, None], False, [True, True],
         [True, False], True], since="4.57"),
-    Row("starts", PLACE, "batches that fit", _found_sizes, [2, [1, 2, 3, 4, 5, 6], True, True], since="5"),
+    Row("starts", PLACE, "batches that fit", _found_sizes, [2, [1, 2, 3, 4, 5, 6], True, True], since="4.57"),
     Row("counts", PLACE, "operations of a step", _operations, [True, 0, 12.0, 0, 0], since="4.57"),
     Row(
         "steps", PLACE, "what is added to logs", _logged,
