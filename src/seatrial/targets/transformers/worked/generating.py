@@ -1,0 +1,22 @@
+"""The worked examples of generation that are not those of `worked.generation`: one adapter of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.older_beams import OLDER_BEAM_ROWS
+from seatrial.targets.transformers.worked.prepared import PREPARED_ROWS
+
+ROWS: Sequence[Row] = (*OLDER_BEAM_ROWS, *PREPARED_ROWS)
+
+
+class OfGeneration(Worked):
+    """Parts of `generate`, and what models make of the arguments of its steps; see `contracts.worked`."""
+
+    package = "transformers"
+    worked_rows = ROWS
+
+
+ADAPTERS: dict[str, type[Any]] = {"worked-generation": OfGeneration}
