@@ -327,6 +327,7 @@ OLDER_CACHE_ROWS: Sequence[Row] = (
           [-11, -12, -13, -14]], [[1, 2], [-1, -2], [11, 12, 13, 14], [-11, -12, -13, -14]]], [{0: True, 1: True}, 2,
           4], [{}, 2, 2], [[[1, 2], [-1, -2], [11, 12, 13, 14], [-11, -12, -13, -14]], [4, 4]], [-1, [False],
           False], {0: False, 1: False}, {}]),
-    _row("EncoderDecoderCache", "a static one that is repeated", _two_static, Refused("only defined for dynamic cache")),
+    _row("EncoderDecoderCache", "a static one that is repeated", _two_static,
+         Refused("only defined for dynamic cache")),
     _row("EncoderDecoderCache", "other caches", _two_others, ["TypeError", "ValueError"]),
 )  # fmt: skip
