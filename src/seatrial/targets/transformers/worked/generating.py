@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.older_batches import OLDER_BATCH_ROWS
 from seatrial.targets.transformers.worked.older_beams import OLDER_BEAM_ROWS
 from seatrial.targets.transformers.worked.older_caches import OLDER_CACHE_ROWS
 from seatrial.targets.transformers.worked.other_tokens import OTHER_TOKEN_ROWS
 from seatrial.targets.transformers.worked.prepared import PREPARED_ROWS
 
-ROWS: Sequence[Row] = (*OLDER_BEAM_ROWS, *OLDER_CACHE_ROWS, *OTHER_TOKEN_ROWS, *PREPARED_ROWS)
+ROWS: Sequence[Row] = (
+    *OLDER_BATCH_ROWS,
+    *OLDER_BEAM_ROWS,
+    *OLDER_CACHE_ROWS,
+    *OTHER_TOKEN_ROWS,
+    *PREPARED_ROWS,
+)
 
 
 class OfGeneration(Worked):

@@ -1,4 +1,4 @@
-"""Worked examples of candidates of an assistant with another tokenizer: overlaps, translated ids and scores, windows."""
+"""Worked examples of candidates of an assistant with another tokenizer: overlaps, windows, translated ids."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ def _processed(made: Any) -> list[Any]:
     """Return the ids of candidates: after the last ids of the prompt, cut to the largest length."""
     found = []
     for before, sequence, ids in (
-        ([0, 1, 2], [0, 1, 2, 3, 0], [3, 2]), ([0, 1, 2], [0, 1, 2, 3, 0, 1, 2, 3], [3, 2]), ([0, 1], [0, 1, 3, 3], [5, 2]),
-        ([0, 1, 2], [0, 1, 2], [0, 4]),
+        ([0, 1, 2], [0, 1, 2, 3, 0], [3, 2]), ([0, 1, 2], [0, 1, 2, 3, 0, 1, 2, 3], [3, 2]),
+        ([0, 1], [0, 1, 3, 3], [5, 2]), ([0, 1, 2], [0, 1, 2], [0, 4]),
     ):  # fmt: skip
         own = _generator(made, prev_assistant_ids=ids_of(before))
         found.append(own._process_assistant_outputs(ids_of(ids), ids_of(sequence)).tolist())
@@ -241,5 +241,6 @@ OTHER_TOKEN_ROWS: Sequence[Row] = (
          [[0, 1, 3, 4], None, [[0.0, 2.0, 6.0, 8.0]], [[[[4.0, 4.0], [3.0, 3.0]]], [[[3.0, 3.0]]]], [[[2.0, 2.0]]],
           [[5, 3, 2, 4]], [0, None]]),
     _row("AssistantVocabTranslatorCache", "translators that are kept", _known, [True, False, False, True]),
-    _row("GenerationMixin", "ids with an assistant of another tokenizer", _generated, [], "transformers.generation.utils"),
+    _row("GenerationMixin", "ids with an assistant of another tokenizer", _generated, [],
+         "transformers.generation.utils"),
 )  # fmt: skip
