@@ -11,6 +11,8 @@ from seatrial.targets.transformers.worked.older_beams import OLDER_BEAM_ROWS
 from seatrial.targets.transformers.worked.older_caches import OLDER_CACHE_ROWS
 from seatrial.targets.transformers.worked.other_tokens import OTHER_TOKEN_ROWS
 from seatrial.targets.transformers.worked.prepared import PREPARED_ROWS
+from seatrial.targets.transformers.worked.speech import SPEECH_ROWS
+from seatrial.targets.transformers.worked.speech_options import SPEECH_OPTION_ROWS
 
 ROWS: Sequence[Row] = (
     *OLDER_BATCH_ROWS,
@@ -18,6 +20,8 @@ ROWS: Sequence[Row] = (
     *OLDER_CACHE_ROWS,
     *OTHER_TOKEN_ROWS,
     *PREPARED_ROWS,
+    *SPEECH_ROWS,
+    *SPEECH_OPTION_ROWS,
 )
 
 
