@@ -9,6 +9,7 @@ from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked.older_batches import OLDER_BATCH_ROWS
 from seatrial.targets.transformers.worked.older_beams import OLDER_BEAM_ROWS
 from seatrial.targets.transformers.worked.older_caches import OLDER_CACHE_ROWS
+from seatrial.targets.transformers.worked.older_calls import OLDER_CALL_ROWS
 from seatrial.targets.transformers.worked.other_tokens import OTHER_TOKEN_ROWS
 from seatrial.targets.transformers.worked.prepared import PREPARED_ROWS
 from seatrial.targets.transformers.worked.speech import SPEECH_ROWS
@@ -18,6 +19,7 @@ ROWS: Sequence[Row] = (
     *OLDER_BATCH_ROWS,
     *OLDER_BEAM_ROWS,
     *OLDER_CACHE_ROWS,
+    *OLDER_CALL_ROWS,
     *OTHER_TOKEN_ROWS,
     *PREPARED_ROWS,
     *SPEECH_ROWS,
