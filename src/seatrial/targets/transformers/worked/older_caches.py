@@ -273,7 +273,7 @@ def _two_others(made: Any) -> list[str]:
 
 
 def _row(name: str, what: str, call: Callable[[Any], Any], right: Any, since: str = "4.57") -> Row:
-    return Row("states", f"{PLACE}:{name}", what, call, right, since=since)
+    return Row("inputs", f"{PLACE}:{name}", what, call, right, since=since)
 
 
 # Sources: the documentation of each class; a window of 4 keeps the 3 keys that a further id sees besides itself.

@@ -297,13 +297,13 @@ AGAIN: Sequence[tuple[Sequence[Row], str]] = (
 
 
 def _row(name: str, what: str, call: Callable[[Any], Any], right: Any) -> Row:
-    return Row("edges", f"{PLACE}:{name}", f"{what}{OLD}", Older(call), right, since="4.57")
+    return Row("inputs", f"{PLACE}:{name}", f"{what}{OLD}", Older(call), right, since="4.57")
 
 
 MIXIN = "GenerationMixin"
 # Sources: the documentation of GenerationMixin.generate and of GenerationConfig; Leviathan et al. 2023 for drafts.
 OLDER_CALL_ROWS: Sequence[Row] = (
-    *(row._replace(name=f"{name}{OLD}", call=Older(row.call), since="4.57", known=None)
+    *(row._replace(subject="inputs", name=f"{name}{OLD}", call=Older(row.call), since="4.57", known=None)
       for rows, name in AGAIN for row in rows if row.name == name),
     _row(MIXIN, "the first places in a cache", _places,
          [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6], [3, 4], [2, 3, 4], [9], [0, 1, 2, 3, 4], [0, 1, 2, 3], [3], [0, 1,
