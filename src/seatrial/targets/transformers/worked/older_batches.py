@@ -147,6 +147,7 @@ def _blocks(number: int, free: int) -> Any:
 
 def _scheduled(made: Any) -> list[Any]:
     """Return which requests are scheduled, with how many ids of which state, by budgets and blocks that are left."""
+    _request("a", 1)  # other releases have other fields
     found = []
     for budget, number, free in (
         (20, 10, 10), (9, 10, 10), (6, 10, 10), (20, 10, 1), (20, 10, 3), (3, 10, 10), (20, 40, 9),
@@ -173,6 +174,7 @@ def _scheduled(made: Any) -> list[Any]:
 
 def _ended(made: Any) -> list[Any]:
     """Return what is left after requests end, are cancelled, or continue with their cache."""
+    _request("a", 1)  # other releases have other fields
     scheduler = made(_blocks(9, 9), retain_cache_on_finish=True)
     first = _request("a", 3, "DECODING", allocated_blocks=2, position_offset=5, static_outputs=[8, 9])
     scheduler.active_requests = {"a": first, "b": _request("b", 1, "DECODING")}
