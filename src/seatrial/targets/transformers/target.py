@@ -46,7 +46,7 @@ class TransformersTarget(ComponentsTarget):
             variants,
         )
         from seatrial.targets.transformers.worked import adapter as worked
-        from seatrial.targets.transformers.worked import family_files, starts
+        from seatrial.targets.transformers.worked import family_files, generating, starts
         from seatrial.targets.transformers.worked import models as worked_models
 
         parts = (
@@ -78,6 +78,7 @@ class TransformersTarget(ComponentsTarget):
             configurations,
             worked,
             family_files,
+            generating,
             starts,
             worked_models,
         )
