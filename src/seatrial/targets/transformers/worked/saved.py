@@ -246,7 +246,7 @@ SAVED_ROWS: Sequence[Row] = (
         _converted,
         ["torch.float16", "torch.float32", "torch.float64", "torch.bfloat16", "torch.bfloat16", "cpu"],
     ),
-    Row("calls", CAUSAL, "embeddings of inputs and outputs", _embeddings, [], since="5"),
+    Row("calls", CAUSAL, "embeddings of inputs and outputs", _embeddings, [], since="4.57.6"),
     Row(
         "files",
         CAUSAL,
