@@ -18,7 +18,7 @@ IDS = torch.arange(3, 15).reshape(2, 6)
 
 
 def with_any_peft(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a call that a release serves with an older PEFT than it asks for."""
+    """Return a call that a release serves with an older PEFT than it requires."""
 
     def served(function: Any) -> Any:
         import transformers.integrations.peft as module

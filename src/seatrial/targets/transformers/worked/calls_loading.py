@@ -47,7 +47,7 @@ def _names(path: Path) -> list[str]:
 
 
 def _bins(path: Path, model: Any, shards: bool) -> Path:
-    """Write weights as files of torch beside those of safetensors."""
+    """Write weights as files of torch, next to those of safetensors."""
     state = {name: value.clone() for name, value in model.state_dict().items()}
     if not shards:
         torch.save(state, path / "pytorch_model.bin")
@@ -62,13 +62,14 @@ def _bins(path: Path, model: Any, shards: bool) -> Path:
 
 
 def _read(model_class: Any) -> Any:
-    """Return what differs of files of torch, in one and in shards, beside others, and what is preferred."""
+    """Return what differs of files of torch, in one and in shards, with others, and what is preferred."""
     found: list[Any] = []
     model, other = llama(), llama()
     with torch.no_grad():
         other.model.norm.weight.add_(1)
     for shards in (False, True):
         path = _bins(saved(model), other, shards)
+        options: dict[str, Any]
         for options in ({}, {"use_safetensors": True}, {"use_safetensors": False}):
             read = model_class.from_pretrained(path, **options)
             found.append([float(read.model.norm.weight[0]), same(read.lm_head, model.lm_head)])
@@ -155,7 +156,7 @@ def _of_parts(model_class: Any) -> Any:
         mm_tokens_per_image=4, image_token_index=50, boi_token_index=51, eoi_token_index=52,
     )  # fmt: skip
     path = saved(model_class(config).to(torch.bfloat16))
-    found = []
+    found: list[Any] = []
     for given in (
         torch.float16, "float16", "auto", {"text_config": "float16", "vision_config": torch.float32, "": "bfloat16"},
         {"text_config": torch.float32}, None,
@@ -171,7 +172,7 @@ def _of_parts(model_class: Any) -> Any:
 
 
 def _types(model_class: Any) -> Any:
-    found = []
+    found: list[Any] = []
     for kind in (torch.float16, torch.bfloat16, torch.float32):
         read = model_class.from_pretrained(saved(llama().to(kind)))
         found.append([str(read.dtype), str(read.config.dtype)])
@@ -186,7 +187,7 @@ def _types(model_class: Any) -> Any:
 
 def _heads(model_class: Any) -> Any:
     """Return what is said and read between bases and heads of several kinds."""
-    found = []
+    found: list[Any] = []
     for kind, sizes, base, heads in (
         ("GPT2", GPT2, "GPT2Model", ("GPT2LMHeadModel", "GPT2ForSequenceClassification", "GPT2DoubleHeadsModel")),
         ("Bert", BERT, "BertModel", ("BertForMaskedLM", "BertForTokenClassification", "BertForPreTraining")),
@@ -212,7 +213,7 @@ def _heads(model_class: Any) -> Any:
 
 def _buffers(model_class: Any) -> Any:
     """Return which buffers of a model that is read are not those of a fresh one."""
-    found = []
+    found: list[Any] = []
     for kind, config, sizes in (
         ("LlamaForCausalLM", "LlamaConfig", {**SIZES, "rope_theta": 77.0}), ("BertModel", "BertConfig", BERT),
         ("GPT2LMHeadModel", "GPT2Config", GPT2), ("T5Model", "T5Config", T5),
@@ -262,7 +263,7 @@ def _configured(model_class: Any) -> Any:
 
 def _other_shapes(model_class: Any) -> Any:
     """Return what is said and done of other sizes, in one file and in shards, of a table and of layers."""
-    found = []
+    found: list[Any] = []
     model = llama()
     for options, sizes in (({}, {"vocab_size": 29}), ({"max_shard_size": "6KB"}, {"intermediate_size": 40})):
         path = saved(model, **options)
@@ -284,7 +285,7 @@ def _other_shapes(model_class: Any) -> Any:
 
 def _mapped(model_class: Any) -> Any:
     """Return what differs of files whose names several patterns change, with a base's names too."""
-    found = []
+    found: list[Any] = []
     model = llama()
     for patterns, name in (
         ({r"^a\.(\d+)\.": r"model.layers.\1.", r"^a\.": "wrong.", r"^emb": "model.embed_tokens"}, None),
@@ -313,7 +314,7 @@ def _parallel(model_class: Any) -> Any:
 
 def _ties(model_class: Any) -> Any:
     """Return what is tied, missing and drawn of tied and untied heads whose files lack one of the two."""
-    found = []
+    found: list[Any] = []
     for tied in (True, False):
         model = llama(tie_word_embeddings=tied)
         values = {name: value.clone() for name, value in model.state_dict().items()}

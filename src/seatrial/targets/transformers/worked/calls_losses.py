@@ -66,7 +66,7 @@ def _outputs(queries: int = QUERIES) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _told(found: Any) -> list[Any]:
+def _reported(found: Any) -> list[Any]:
     loss, parts, auxiliary = found
     named = {name: float(value) for name, value in sorted(parts.items())}
     return [float(loss), named, None if auxiliary is None else [sorted(one) for one in auxiliary]]
@@ -90,7 +90,7 @@ def _whole(
             outputs["outputs_class"][-1] = outputs["logits"]
         if masks:
             outputs["pred_masks"] = numbers(ROWS, QUERIES, 3, 4, seed=7, scale=3.0)
-        found.append(_told(function(config=config(**options), labels=targets(masks, empty), **outputs)))
+        found.append(_reported(function(config=config(**options), labels=targets(masks, empty), **outputs)))
     return found
 
 
@@ -105,7 +105,7 @@ def _grounded(function: Any) -> list[Any]:
     outputs |= {"logits": logits[-1], "outputs_class": logits, "label_maps": maps, "text_mask": mask}
     for options in ({"two_stage": False}, {"auxiliary_loss": False}, {}):
         more = {"encoder_logits": logits[0] + 0.5, "encoder_pred_boxes": _boxes(ROWS, QUERIES, seed=11)}
-        found.append(_told(function(config=config(**options), labels=targets(), **outputs, **more)))
+        found.append(_reported(function(config=config(**options), labels=targets(), **outputs, **more)))
     return found
 
 
@@ -143,7 +143,7 @@ def _denoised(fine: bool, function: Any) -> list[Any]:
         whole = {**given, "logits": logits[:, -1], "pred_boxes": boxes[:, -1]}
         for one in (given, whole) if denoises else (given,):
             found.append(
-                refusal(lambda own=own, one=one: _told(function(config=own, labels=targets(), **one)))
+                refusal(lambda own=own, one=one: _reported(function(config=own, labels=targets(), **one)))
             )
     return found
 
@@ -165,7 +165,7 @@ def _deimv2(function: Any) -> list[Any]:
             "initial_reference_points": _boxes(ROWS, LAYERS, QUERIES + extra, seed=16),
         }  # fmt: skip
         own = config(up=torch.tensor([0.5]), use_dense_one_to_one=dense)
-        found.append(_told(function(config=own, labels=targets(), **given)))
+        found.append(_reported(function(config=own, labels=targets(), **given)))
     return found
 
 
@@ -176,7 +176,7 @@ def _in_groups(function: Any) -> list[Any]:
         given = _outputs(2 * QUERIES)
         given["enc_outputs_class"] = numbers(ROWS, 2 * QUERIES, CLASSES, seed=17)
         given["enc_outputs_coord"] = _boxes(ROWS, 2 * QUERIES, seed=18)
-        found.append(_told(function(config=config(**options), labels=targets(), **given)))
+        found.append(_reported(function(config=config(**options), labels=targets(), **given)))
     return found
 
 
@@ -297,7 +297,7 @@ CALLS: Sequence[Call] = (
     Call("formulas", "transformers.loss.loss_deimv2:Deimv2ForObjectDetectionLoss", "dense matches", _deimv2),
     Call("formulas", "transformers.loss.loss_lw_detr:LwDetrForObjectDetectionLoss", "groups of queries", _in_groups),
     Call("formulas", f"{LOSSES}:box_iou", "overlaps", lambda one: list(_ious(lambda *boxes: list(one(*boxes))))),
-    Call("formulas", f"{LOSSES}:generalized_box_iou", "overlaps with what lies between", _ious),
+    Call("formulas", f"{LOSSES}:generalized_box_iou", "overlaps with what is between", _ious),
     Call("formulas", f"{LOSSES}:dice_loss", "masks", _of_masks),
     Call("formulas", f"{LOSSES}:sigmoid_focal_loss", "focal weights", _focal),
     Call("formulas", f"{GROUNDED}:sigmoid_focal_loss", "focal weights of words", _focal),

@@ -255,7 +255,7 @@ def _computed(function: Any) -> Any:
 def _forward(function: Any) -> Any:
     """Return what an attention layer gives to flash attention."""
     module = importlib.import_module(FLASH)
-    layer = nn.Module()
+    layer: Any = nn.Module()
     layer.is_causal, layer.layer_idx = True, 0
     layer.one = nn.Linear(1, 1)
     layer.config = SimpleNamespace(_attn_implementation="flash_attention_2", dtype=torch.float32)

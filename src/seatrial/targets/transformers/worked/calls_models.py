@@ -26,7 +26,7 @@ def _attentions(model_class: Any) -> Any:
                        "image_size": 8, "patch_size": 4},
     )  # fmt: skip
     model = model_class._from_config(config, attn_implementation="eager")
-    found = []
+    found: list[Any] = []
 
     def seen() -> list[str]:
         parts = (model.config, model.config.text_config, model.config.vision_config,
@@ -87,7 +87,7 @@ def _pruned_heads(model_class: Any) -> Any:
 
 def _joined(model_class: Any) -> Any:
     """Return what an encoder and a decoder share, with and without the option, before and after a reload."""
-    found = []
+    found: list[Any] = []
     for tied in (True, False):
         bert = of_name("BertConfig")(**BERT)
         decoder = of_name("BertConfig")(**BERT, is_decoder=True, add_cross_attention=True)
@@ -108,7 +108,7 @@ def _joined(model_class: Any) -> Any:
 
 def _longer(model_class: Any) -> Any:
     """Return tables of places after a resize: of fixed ones and of trained ones."""
-    found = []
+    found: list[Any] = []
     for kind, config, sizes in (
         ("PegasusModel", "PegasusConfig", {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 23,
          "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2,

@@ -93,9 +93,14 @@ def _computed_again(made: Any) -> Any:
     given = {"use_cache": True, "past_key_values": "cache", "cache": "cache", "layer_past": "past",
              "past_key_value": "one", "attention_mask": 3}  # fmt: skip
     calls: list[Any] = []
+
+    def call_again(call: Any, *more: Any) -> Any:
+        calls.append(len(more))
+        return call(*more)
+
     for again, trains in ((False, True), (True, False), (True, True)):
         layer.gradient_checkpointing = again
-        layer._gradient_checkpointing_func = lambda call, *more: (calls.append(len(more)), call(*more))[1]
+        layer._gradient_checkpointing_func = call_again
         layer.train(trains)
         layer("states", **given)
     return [seen, calls]
@@ -171,10 +176,10 @@ def _table(function: Any) -> Any:
     build = getattr(mapping, "_build_checkpoint_conversion_mapping", None)
     if build is None:
         raise NotServed("this release has no table of conversions")
-    return {name: crc([_told(one) for one in ones]) for name, ones in sorted(build().items())}
+    return {name: crc([_described(one) for one in ones]) for name, ones in sorted(build().items())}
 
 
-def _told(one: Any) -> Any:
+def _described(one: Any) -> Any:
     def words(value: Any) -> Any:
         if isinstance(value, str | int | float | bool) or value is None:
             return value

@@ -33,6 +33,8 @@ LARGEST = 6_000_000
 SEEDS = (0,)
 NOISE, ROUNDED = 7.0, 2e-3
 """Allowed distance in standard errors, and of a recorded number relative to its size."""
+FEWEST = 64
+"""Values of a parameter that are not constant, whose mean and spread are judged."""
 STARTS = (
     "initializer_range",
     "init_std",
@@ -149,14 +151,20 @@ def coded(starts: Mapping[str, Start]) -> list[Any]:
     sizes = sorted(starts, key=lambda name: -starts[name][0])
     for name in sizes:
         count, mean, spread = starts[name]
+        if count < FEWEST and spread:
+            continue
         mean = 0.0 if abs(mean) <= _error(count, 0.0, spread) and spread else mean
         error = _error(count, mean, spread) / 2
-        if not any(abs(mean - one) <= error and abs(spread - two) <= error for one, two in pairs):
+        near = [
+            abs(mean - one) <= error and abs(spread - two) <= error and (two == 0) == (spread == 0)
+            for one, two in pairs
+        ]
+        if not any(near):
             pairs.append([float(f"{mean:.4g}"), float(f"{spread:.4g}")])
     for name in starts:
         count, mean, spread = starts[name]
-        near = [abs(mean - one) + abs(spread - two) for one, two in pairs]
-        numbers.append(near.index(min(near)))
+        far = [abs(mean - one) + abs(spread - two) + ((two == 0) != (spread == 0)) for one, two in pairs]
+        numbers.append(far.index(min(far)))
     return [crc(list(starts)), pairs, "".join(chr(48 + one) for one in numbers)]
 
 
@@ -168,6 +176,8 @@ def wrong_starts(starts: Mapping[str, Start], due: Sequence[Any]) -> Iterator[st
         return
     for (name, (count, mean, spread)), code in zip(starts.items(), codes, strict=True):
         right, wide = pairs[ord(code) - 48]
+        if count < FEWEST and (spread or wide):
+            continue
         error = _error(count, right, wide)
         if not abs(mean - right) <= error or not abs(spread - wide) <= error:
             yield f"{name}: {mean:.4g} +- {spread:.4g}, right is {right:.4g} +- {wide:.4g}"
@@ -239,10 +249,10 @@ def record() -> Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]]:
 
 
 def release_on_record() -> str:
-    """Return the release whose record the installed one is held to.
+    """Return the release whose record the installed one is checked against.
 
     Raises:
-        NotServed: it lies between those on record.
+        NotServed: it is between those on record.
     """
     installed = Version(release("transformers"))
     if installed >= Version("5.24"):
@@ -252,10 +262,22 @@ def release_on_record() -> str:
     raise NotServed(f"transformers {installed} is not on record")
 
 
+def of_kind(kind: str) -> Mapping[str, Sequence[Any]]:
+    """Return the entries of a kind by class.
+
+    Raises:
+        NotServed: the record of the release has no such kind.
+    """
+    found = record()[release_on_record()].get(kind)
+    if not found:
+        raise NotServed(f"{kind} is not on record")
+    return found
+
+
 def _starts(kind: str, function: Any) -> list[str]:
     """Return the parameters of classes of a kind that start elsewhere, by two values of the options of starts."""
     wrong = []
-    for name, (plain, other, _, _) in record()[release_on_record()].get(kind, {}).items():
+    for name, (plain, other, _, _) in of_kind(kind).items():
         for due, large in ((plain, False), (other, True)):
             config = configuration(kind)
             if due is None or (large and not enlarged(config)):
@@ -270,7 +292,7 @@ def _files(kind: str, function: Any) -> list[str]:
     wrong = []
     words = ("names or sizes in files", "weights that are read", "files that are written again",
              "names that are missing or unexpected", "weights that are shared")  # fmt: skip
-    for name, (_, _, files, attributes) in record()[release_on_record()].get(kind, {}).items():
+    for name, (_, _, files, attributes) in of_kind(kind).items():
         model_type = model_class(name)
         if crc(attributes_of(model_type)) != attributes:
             wrong.append(f"{name}: other attributes of the class")

@@ -41,8 +41,8 @@ class Call(NamedTuple):
     """Takes the function."""
 
 
-def refusal(call: Callable[[], Any]) -> Any:
-    """Return what a call gives, or the type of its error."""
+def refusal(call: Any) -> Any:
+    """Return what a call without arguments gives, or the type of its error."""
     try:
         return call()
     except Exception as error:  # noqa: BLE001  the stack chooses the type
