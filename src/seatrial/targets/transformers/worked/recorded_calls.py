@@ -1,6 +1,6 @@
 """Calls of Transformers' functions whose results are on record, by release; `result_of` makes an entry.
 
-A result that two releases share is of all from the earlier one on; others are of the releases that have them alone.
+Results are of releases 4.57.2 to 4.57.6 and from 5.24 on; "both" have one that they share.
 """
 
 from __future__ import annotations
@@ -116,12 +116,11 @@ def of_release(name: str) -> Any:
         NotServed: it is of other releases alone.
     """
     installed, results = Version(release("transformers")), record().get(name, {})
-    if Version("4.57.2") <= installed < Version("4.58"):
-        line = "4.57"
-    else:
-        line = "5.24" if installed >= Version("5.24") else ""
+    line = "5.24" if installed >= Version("5.24") else "4.57"
+    if installed < Version("4.57.2") or Version("4.58") <= installed < Version("5.24"):
+        raise NotServed(f"no results of transformers {installed} are on record")
     for one in (line, "both"):
-        if one in results and installed >= Version("4.57.2"):
+        if one in results:
             return results[one]
     raise NotServed(f"no result of transformers {installed} is on record")
 
