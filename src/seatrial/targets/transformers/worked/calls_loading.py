@@ -290,6 +290,7 @@ def _mapped(model_class: Any) -> Any:
     for patterns, name in (
         ({r"^a\.(\d+)\.": r"model.layers.\1.", r"^a\.": "wrong.", r"^emb": "model.embed_tokens"}, None),
         ({r"^layers\.(\d+)\.x\.": r"layers.\1.mlp."}, "base"),
+        ({r"^a\.(\d+)\.": r"model.layers.\1.", r"layers\.1\.": "layers.0.", r"^emb": "model.embed_tokens"}, None),
     ):  # fmt: skip
         values = {}
         for key, value in (model.model if name else model).state_dict().items():
