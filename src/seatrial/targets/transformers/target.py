@@ -46,7 +46,7 @@ class TransformersTarget(ComponentsTarget):
             variants,
         )
         from seatrial.targets.transformers.worked import adapter as worked
-        from seatrial.targets.transformers.worked import family_files, generating, starts
+        from seatrial.targets.transformers.worked import every_class, family_files, generating, starts
         from seatrial.targets.transformers.worked import models as worked_models
 
         parts = (
@@ -77,6 +77,7 @@ class TransformersTarget(ComponentsTarget):
             utilities,
             configurations,
             worked,
+            every_class,
             family_files,
             generating,
             starts,

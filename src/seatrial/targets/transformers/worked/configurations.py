@@ -342,7 +342,12 @@ CONFIGURATION_ROWS: Sequence[Row] = (
         since="4.56",
     ),
     Row(
-        "options", LLAMA, "the part of texts", _of_texts, [True, True, True, True, [5, 2, 3], True], since="5"
+        "options",
+        LLAMA,
+        "the part of texts",
+        _of_texts,
+        [True, True, True, True, [5, 2, 3], True],
+        since="4.57.6",
     ),
     Row(
         "options",
@@ -350,7 +355,7 @@ CONFIGURATION_ROWS: Sequence[Row] = (
         "kinds of attention",
         _attention,
         [["eager"] * 3, [None, "sdpa", "eager"], ["eager", "sdpa", None], ["eager"] * 3, False, None],
-        since="5",
+        since="4.57.6",
     ),
     Row("options", LLAMA, "options with a file", _with_a_file, [0.5, {"foo": 3}, False, 12, False]),
     Row(
@@ -380,7 +385,7 @@ CONFIGURATION_ROWS: Sequence[Row] = (
         "windows of layers",
         _windows,
         [["f", "f", "f", None], ["f", "s", "s", 7], ["f", "f", "f", 7], ["s", "f", "f", 7], True],
-        since="5",
+        since="4.57.6",
     ),
     Row(
         "options",

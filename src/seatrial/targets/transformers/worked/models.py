@@ -8,6 +8,11 @@ from typing import Any
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked.adapters import ADAPTER_ROWS
 from seatrial.targets.transformers.worked.attention import ATTENTION_ROWS
+from seatrial.targets.transformers.worked.calls_loading import LOADING_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_losses import LOSS_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_masks import MASK_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_models import MODEL_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_parts import PART_CALL_ROWS
 from seatrial.targets.transformers.worked.configurations import CONFIGURATION_ROWS
 from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
@@ -36,6 +41,11 @@ ROWS: Sequence[Row] = (
     *CONVERSION_ROWS,
     *ADAPTER_ROWS,
     *OTHER_ROWS,
+    *LOADING_CALL_ROWS,
+    *MODEL_CALL_ROWS,
+    *MASK_CALL_ROWS,
+    *LOSS_CALL_ROWS,
+    *PART_CALL_ROWS,
 )
 
 

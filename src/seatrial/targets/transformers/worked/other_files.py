@@ -121,7 +121,7 @@ OTHER_ROWS: Sequence[Row] = (
         "another kind of attention",
         _attention,
         ["eager", "sdpa", "eager", "refused", True, True, True],
-        since="5",
+        since="4.57.6",
     ),
     Row(
         "calls",

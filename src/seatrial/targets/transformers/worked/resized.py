@@ -278,7 +278,7 @@ RESIZED_ROWS: Sequence[Row] = (
         "another vocabulary that is saved",
         _again,
         [["torch.bfloat16", [], 31], [], ["torch.bfloat16", [], 31], []],
-        since="5",
+        since="4.57.6",
     ),
     Row("models", CAUSAL, "the padding id of another vocabulary", _padded, [20, 20, None], since="4.57"),
     Row(
@@ -287,7 +287,7 @@ RESIZED_ROWS: Sequence[Row] = (
         "layers that are computed again",
         _computed_again,
         [ONCE, [TWICE, [], True], [TWICE, [], True], [TWICE, [], True], ONCE, ONCE, False],
-        since="5",
+        since="4.57.6",
     ),
     Row(
         "models",
@@ -297,7 +297,14 @@ RESIZED_ROWS: Sequence[Row] = (
         [[[2, 1, 2, 1], []], [[2, 1, 1, 2], []], [[2, 2, 2, 2], []]],
         since="5",
     ),
-    Row("models", CAUSAL, "a cache with layers that are computed again", _with_cache, [True, 6], since="5"),
+    Row(
+        "models",
+        CAUSAL,
+        "a cache with layers that are computed again",
+        _with_cache,
+        [True, 6],
+        since="4.57.6",
+    ),
     Row("models", CAUSAL, "gradients of embeddings", _inputs, [False, True, False]),
     Row("models", CAUSAL, "a model that computes nothing again", _unsupported, "support"),
 )

@@ -167,7 +167,12 @@ ROPE_FORM_ROWS: Sequence[Row] = (
         since="5",
     ),
     Row(
-        "formulas", FUNCTIONS, "heads that are turned in part", lambda kinds: [*_partly(kinds)], [], since="5"
+        "formulas",
+        FUNCTIONS,
+        "heads that are turned in part",
+        lambda kinds: [*_partly(kinds)],
+        [],
+        since="4.57.6",
     ),
     Row(
         "formulas",

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.small_models import model_class as of_name
@@ -210,6 +211,18 @@ def _left_out(model_class: Any) -> list[Any]:
     return [sorted(names), sorted(said["missing_keys"]), bool((read.model.norm.weight == 1).all())]
 
 
+def _within(config_class: Any) -> list[Any]:
+    """Return options of generation of a folder within a folder, where the outer one has options too, and has none."""
+    found = []
+    path = folder()
+    config_class(max_new_tokens=7).save_pretrained(path / "inner")
+    for outer in (False, True):
+        if outer:
+            config_class(max_new_tokens=9).save_pretrained(path)
+        found.append(config_class.from_pretrained(str(path), subfolder="inner").max_new_tokens)
+    return found
+
+
 CAUSAL = "transformers:LlamaForCausalLM"
 # Sources: the documentation of save_pretrained, num_parameters and get_memory_footprint.
 SAVED_ROWS: Sequence[Row] = (
@@ -246,7 +259,19 @@ SAVED_ROWS: Sequence[Row] = (
         _converted,
         ["torch.float16", "torch.float32", "torch.float64", "torch.bfloat16", "torch.bfloat16", "cpu"],
     ),
-    Row("calls", CAUSAL, "embeddings of inputs and outputs", _embeddings, [], since="5"),
+    Row("calls", CAUSAL, "embeddings of inputs and outputs", _embeddings, [], since="4.57.6"),
+    Row(
+        "files",
+        "transformers:GenerationConfig",
+        "a folder within a folder",
+        _within,
+        [7, 7],
+        since="4.57",
+        known=KnownFailure(
+            "the file of the outer folder is read",
+            finding="Transformers: options of generation in a folder within a folder",
+        ),
+    ),
     Row(
         "files",
         CAUSAL,

@@ -356,7 +356,7 @@ WEIGHT_ROWS: Sequence[Row] = (
         "tensors that are given",
         _from_state,
         [[], "torch.bfloat16", [], [], True, False],
-        since="5",
+        since="4.57.6",
     ),
     Row(
         "states",
@@ -377,7 +377,7 @@ WEIGHT_ROWS: Sequence[Row] = (
             ["torch.float32", "eager", [], "LlamaForCausalLM"],
             "torch.float32",
         ],
-        since="5",
+        since="4.57.6",
     ),
     Row("states", CAUSAL, "its mode", _states, [False, True, True, ["LlamaForCausalLM"], "float32", "llama"]),
     Row(
