@@ -48,6 +48,7 @@ class TransformersTarget(ComponentsTarget):
         from seatrial.targets.transformers.worked import adapter as worked
         from seatrial.targets.transformers.worked import family_files, starts
         from seatrial.targets.transformers.worked import models as worked_models
+        from seatrial.targets.transformers.worked.records import adapter as worked_records
 
         parts = (
             causal,
@@ -80,6 +81,7 @@ class TransformersTarget(ComponentsTarget):
             family_files,
             starts,
             worked_models,
+            worked_records,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
