@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.records.older_tokenizers import OLDER_ROWS
 from seatrial.targets.transformers.worked.records.pictures import PICTURE_ROWS
 from seatrial.targets.transformers.worked.records.processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked.records.sounds import SOUND_ROWS
 
-ROWS: Sequence[Row] = (*PICTURE_ROWS, *SOUND_ROWS, *PROCESSOR_ROWS)
+ROWS: Sequence[Row] = (*PICTURE_ROWS, *SOUND_ROWS, *PROCESSOR_ROWS, *OLDER_ROWS)
 
 
 class OfRecords(Worked):
