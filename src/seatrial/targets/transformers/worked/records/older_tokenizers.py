@@ -1,4 +1,4 @@
-"""What tokenizer classes of releases of 4 make of texts over tiny vocabularies, on record: those in Python, and fast."""
+"""What tokenizer classes of releases of 4 make of texts over tiny vocabularies: those in Python and fast, on record.
 
 from __future__ import annotations
 
