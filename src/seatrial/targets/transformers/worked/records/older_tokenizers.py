@@ -1,4 +1,4 @@
-"""What tokenizer classes of releases of 4 make of texts over tiny vocabularies: those in Python and fast, on record.
+"""What tokenizer classes of releases of 4 make of texts over tiny vocabularies: in Python and fast, on record."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CODES: Sequence[Mapping[str, Any]] = (
     {"legacy_behaviour": True},
 )
 IN_PYTHON: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]] = {
-    **{name: ("word file", OF_WORDS) for name in WORDS},
-    **{name: ("byte files", OF_BYTES) for name in BYTES},
+    **dict.fromkeys(WORDS, ("word file", OF_WORDS)),
+    **dict.fromkeys(BYTES, ("byte files", OF_BYTES)),
     "Bertweet": ("counted files", ({"normalization": True},)), "BlenderbotSmall": ("cut files", ()),
     "ByT5": ("nothing", ({"extra_ids": 3},)), "CLIP": ("clip files", (NAMED,)), "CTRL": ("cut files", ()),
     "Canine": ("nothing", ()), "Clvp": ("byte files", (SPACED,)), "Dia": ("nothing", ({"offset": 3},)),
@@ -56,10 +56,9 @@ FAST: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]] = {
     "Gemma": ("metaspace core", (ENDS, NAMED)), "Cohere": ("byte core", (ENDS, SPACED)),
     "GPTNeoX": ("byte core", (ENDS, SPACED, NAMED)), "Bloom": ("byte core", (SPACED, SIDES)),
     "Nougat": ("byte core", (SIDES,)),
-    **{name: ("unigram core", LANGUAGES) for name in ("MBart", "MBart50", "XLMRoberta", "Barthez")},
+    **dict.fromkeys(("MBart", "MBart50", "XLMRoberta", "Barthez"), ("unigram core", LANGUAGES)),
     "Nllb": ("unigram core", CODES), "SeamlessM4T": ("unigram core", ({"src_lang": "deu", "tgt_lang": "eng"},)),
-    **{name: ("unigram core", (FRAMED,)) for name in ("Albert", "BigBird", "Camembert", "FNet", "RemBert", "Reformer",
-                                                      "DebertaV2", "XGLM", "XLNet", "Udop")},
+    **dict.fromkeys(("Albert", "BigBird", "Camembert", "FNet", "RemBert", "Reformer", "DebertaV2", "XGLM", "XLNet", "Udop"), ("unigram core", (FRAMED,))),
     "T5": ("unigram core", ({"extra_ids": 3},)), "Pegasus": ("unigram core", ({"offset": 4},)),
 }  # fmt: skip
 """Of fast classes; a core is one of the package tokenizers, without what a class adds."""
