@@ -58,7 +58,10 @@ FAST: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]] = {
     "Nougat": ("byte core", (SIDES,)),
     **dict.fromkeys(("MBart", "MBart50", "XLMRoberta", "Barthez"), ("unigram core", LANGUAGES)),
     "Nllb": ("unigram core", CODES), "SeamlessM4T": ("unigram core", ({"src_lang": "deu", "tgt_lang": "eng"},)),
-    **dict.fromkeys(("Albert", "BigBird", "Camembert", "FNet", "RemBert", "Reformer", "DebertaV2", "XGLM", "XLNet", "Udop"), ("unigram core", (FRAMED,))),
+    **dict.fromkeys(
+        ("Albert", "BigBird", "Camembert", "FNet", "RemBert", "Reformer", "DebertaV2", "XGLM", "XLNet", "Udop"),
+        ("unigram core", (FRAMED,)),
+    ),
     "T5": ("unigram core", ({"extra_ids": 3},)), "Pegasus": ("unigram core", ({"offset": 4},)),
 }  # fmt: skip
 """Of fast classes; a core is one of the package tokenizers, without what a class adds."""
@@ -156,7 +159,7 @@ def _answers(tokenizer: Any) -> dict[str, Any]:
             except (
                 AssertionError,
                 TypeError,
-            ) as error:  # of fast classes, which tell them of whole rows alone
+            ) as error:  # of fast classes, which know them of whole rows alone
                 found[f"{name} of {number}"] = type(error).__name__
     framed = tokenizer("abc", "12")["input_ids"]
     found["own mask"] = tokenizer.get_special_tokens_mask(framed, already_has_special_tokens=True)

@@ -44,7 +44,7 @@ VALUES: Mapping[str, Any] = {
 
 
 class Films:
-    """Stands in for a processor of films, which needs torchvision: grids and numbers of two films."""
+    """Replaces a processor of films, which needs torchvision: grids and numbers of two films."""
 
     model_input_names: Sequence[str] = ("pixel_values_videos", "video_grid_thw")
     merge_size, temporal_patch_size, patch_size = 2, 2, 14
@@ -109,14 +109,14 @@ def _part(made: Any, name: str) -> Any:
         named = named[0] if isinstance(named, tuple) else named
         if isinstance(named, str) and not named.startswith("Auto"):
             kinds = [f"transformers:{named}Pil", f"transformers:{named}"]
-            return _parted(find_name("transformers", kinds))
+            return _small_part(find_name("transformers", kinds))
         auto = "image_processing_auto:IMAGE_PROCESSOR" if name == "image_processor" else (
             "feature_extraction_auto:FEATURE_EXTRACTOR")  # fmt: skip
-        return _parted(_class_of(f"{auto}_MAPPING_NAMES", folder))
+        return _small_part(_class_of(f"{auto}_MAPPING_NAMES", folder))
     raise NotServed(f"no part of the name {name}")
 
 
-def _parted(made: Any) -> Any:
+def _small_part(made: Any) -> Any:
     """Return a part of a class; of pictures that it cuts into many pieces it makes fewer."""
     return made(size={"longest_edge": 728}) if made.__name__.startswith(("Idefics3", "SmolVLM")) else made()
 
