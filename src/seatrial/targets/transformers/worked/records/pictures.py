@@ -32,6 +32,7 @@ SKIPPED = (
     "id2label",
     "label2id",
     "device",
+    "return_image_mask",
 )
 OTHERS: Mapping[str, Any] = {"resample": 2, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.25, 0.75],
     "rescale_factor": 0.01, "interpolation": "bicubic", "pad_size": {"height": 70, "width": 80},
