@@ -48,6 +48,7 @@ class TransformersTarget(ComponentsTarget):
         from seatrial.targets.transformers.worked import adapter as worked
         from seatrial.targets.transformers.worked import every_class, family_files, generating, starts
         from seatrial.targets.transformers.worked import models as worked_models
+        from seatrial.targets.transformers.worked.records import adapter as worked_records
 
         parts = (
             causal,
@@ -82,6 +83,7 @@ class TransformersTarget(ComponentsTarget):
             generating,
             starts,
             worked_models,
+            worked_records,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
 
