@@ -1,0 +1,116 @@
+"""What the small models of single classes need, and positions of pictures and films that a family computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from seatrial.targets.transformers.any_inputs import options_of
+
+OF_CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
+    "LayoutLMv3Config": {"coordinate_size": 6, "shape_size": 4, "input_size": 8, "max_2d_position_embeddings": 64},
+    "LiltConfig": {"hidden_size": 48, "max_2d_position_embeddings": 64},
+    "SpeechT5Config": {"speaker_embedding_dim": 8, "speech_decoder_prenet_units": 16,
+                       "speech_decoder_postnet_units": 16,
+                       "speech_decoder_prenet_layers": 2, "speech_decoder_postnet_layers": 2},
+    "SpeechT5HifiGanConfig": {"upsample_initial_channel": 32},
+    "MimiConfig": {"upsample_groups": 32},
+    "MoshiConfig": {"audio_encoder_config.upsample_groups": 32},
+    "MoonshineStreamingConfig": {"num_key_value_heads": 4},
+    "MllamaTextConfig": {"rope_scaling": {"rope_type": "default"}},
+    "MllamaConfig": {"text_config.rope_scaling": {"rope_type": "default"}},
+    "LukeConfig": {"entity_vocab_size": 16, "entity_emb_size": 16},
+    "LongformerConfig": {"sep_token_id": 49, "attention_window": [4, 4]},
+    "LEDConfig": {"attention_window": [4, 4], "max_encoder_position_embeddings": 64,
+                  "max_decoder_position_embeddings": 64},
+    "Llama4Config": {"vision_config.intermediate_size": 128, "vision_config.projector_output_dim": 32},
+    "Llama4VisionConfig": {"intermediate_size": 128, "projector_output_dim": 32, "vision_output_dim": 32},
+}  # fmt: skip
+"""By the configuration's class: options by name, those of a part behind a dot."""
+OF_CLASSES: Mapping[str, Mapping[str, Any]] = {}
+"""By the model's class: the same."""
+INPUTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "SpeechT5ForTextToSpeech": lambda _: {"input_ids": _ids(9), "decoder_input_values": _drawn(3, 6, 8),
+                                          "speaker_embeddings": _drawn(3, 8)},
+    "SpeechT5ForSpeechToSpeech": lambda _: {"input_values": _drawn(3, 1600), "decoder_input_values": _drawn(3, 6, 8),
+                                            "speaker_embeddings": _drawn(3, 8)},
+    **dict.fromkeys(
+        ("LxmertForPreTraining", "LxmertForQuestionAnswering", "LxmertModel"),
+        lambda model: {"input_ids": _ids(9), "visual_feats": _drawn(3, 5, model.config.visual_feat_dim),
+                       "visual_pos": _drawn(3, 5, 4)},
+    ),
+    "LongformerForQuestionAnswering": lambda _: {"input_ids": _with(_ids(9), 49, (3, 4, 8))},
+    "SpeechT5HifiGan": lambda _: {"spectrogram": _drawn(3, 6, 80)},
+}  # fmt: skip
+"""By the model's class: what it takes, where no inputs are found by trying."""
+NOT_RECORDED: Sequence[str] = ()
+"""Classes that are not made."""
+
+
+def _drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _ids(length: int) -> torch.Tensor:
+    return torch.randint(3, 48, (3, length), generator=torch.Generator().manual_seed(length))
+
+
+def _with(ids: torch.Tensor, token: int, places: Sequence[int]) -> torch.Tensor:
+    ids[:, list(places)] = token
+    return ids
+
+
+def _marks(model: Any) -> tuple[int, int, int]:
+    """Return the ids of a picture, of a film and of the beginning of both."""
+    config = model.config
+    picture = next(options_of(config, ["image_token_id"]), 50)
+    film = next(options_of(config, ["video_token_id"]), 51)
+    begin = next(options_of(config, ["vision_start_token_id", "image_start_token_id"]), 53)
+    return picture, film, begin
+
+
+def _merge(model: Any) -> int:
+    found = next(options_of(model.config, ["spatial_merge_size"]), 1)
+    return int(found) if isinstance(found, int) else 1
+
+
+def _rows(model: Any, parts: Sequence[Sequence[tuple[str, tuple[int, int, int]]]]) -> dict[str, Any]:
+    """Return rows of text with pictures and films of these grids in merged patches, padded on the left."""
+    picture, film, begin = _marks(model)
+    merge, rows, kinds = _merge(model), [], []
+    grids: dict[str, list[list[int]]] = {"image": [], "video": []}
+    for number, row in enumerate(parts):
+        ids, of_kind = [7 + number, 9], [0, 0]
+        for kind, (t, h, w) in row:
+            count = t * h * w
+            ids += [begin, *[picture if kind == "image" else film] * count, 8, 21]
+            of_kind += [0, *[1 if kind == "image" else 2] * count, 0, 0]
+            grids[kind].append([t, h * merge, w * merge])
+        rows.append([*ids, 30, 11, 12])
+        kinds.append([*of_kind, 0, 0, 0])
+    size = max(map(len, rows))
+    pad = [size - len(row) for row in rows]
+    found = {
+        "input_ids": torch.tensor([[0] * gap + row for gap, row in zip(pad, rows, strict=True)]),
+        "mm_token_type_ids": torch.tensor([[0] * gap + row for gap, row in zip(pad, kinds, strict=True)]),
+        "attention_mask": torch.tensor([[0] * gap + [1] * (size - gap) for gap in pad]),
+        "second_per_grid_ts": torch.tensor([2.0] * len(grids["video"])) if grids["video"] else None,
+    }
+    for kind, values in grids.items():
+        found[f"{kind}_grid_thw"] = torch.tensor(values) if values else None
+    return found
+
+
+AT_ONCE: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "text": lambda model: _rows(model, [[], []]),
+    "pictures": lambda model: _rows(
+        model, [[("image", (1, 2, 3)), ("image", (1, 3, 2))], [("image", (1, 1, 4))]]
+    ),
+    "films": lambda model: _rows(model, [[("video", (3, 2, 2))], [("video", (2, 1, 3))]]),
+    "both": lambda model: _rows(
+        model, [[("image", (1, 2, 2)), ("video", (2, 2, 3))], [("video", (2, 2, 1)), ("image", (1, 4, 2))]]
+    ),
+}
+"""Rows of which a family computes the positions."""
