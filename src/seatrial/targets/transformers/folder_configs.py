@@ -22,6 +22,9 @@ OF_SOUNDS: Mapping[str, Any] = {
 }  # fmt: skip
 """Small sizes of models of sounds."""
 
+OMNI = ("qwen2_5_omni_t", "qwen3_omni_moe_t")
+"""Beginnings of further kinds of text with sections of frequencies."""
+
 
 def parts_of(config: Any) -> Iterator[tuple[str, Any]]:
     """Yield a configuration and its parts by name."""
@@ -65,7 +68,7 @@ def config_of(model_class: Any) -> Any:
         if name in ("vision_config", "text_config") or (not name and hasattr(config, "vision_config")):
             _set_small(part)
         attends = all(hasattr(part, one) for one in ("num_attention_heads", "hidden_size"))
-        turns = "mrope_section" in str(part.to_dict()) or part.model_type.startswith(SECTIONED)
+        turns = "mrope_section" in str(part.to_dict()) or part.model_type.startswith((*SECTIONED, *OMNI))
         if turns and attends and "vision" not in name and (name or "text_config" not in vars(config)):
             _set_sections(part)
     if hasattr(config, "conv_dim") and hasattr(config, "conv_kernel"):

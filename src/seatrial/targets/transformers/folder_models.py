@@ -262,10 +262,10 @@ class OneClass:
         known = takes(method)
         found: Numbers = {}
         for name, inputs in AT_ONCE.items():
-            given = {one: value for one, value in inputs(self.model).items() if one in known}
             try:
+                given = {one: value for one, value in inputs(self.model).items() if one in known}
                 places, deltas = method(**given)[:2]
-            except (TypeError, KeyError):
+            except Exception:  # noqa: BLE001  rows of another form
                 continue
             found[name] = projected([places.float(), deltas.float()])
         return found

@@ -21,15 +21,25 @@ OF_CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
     "MoonshineStreamingConfig": {"num_key_value_heads": 4},
     "MllamaTextConfig": {"rope_scaling": {"rope_type": "default"}},
     "MllamaConfig": {"text_config.rope_scaling": {"rope_type": "default"}},
+    "MobileBertConfig": {"embedding_size": 16, "intra_bottleneck_size": 32},
+    **{
+        f"{name}ThinkerConfig": {"vision_start_token_id": 53, "vision_end_token_id": 54, "audio_start_token_id": 55,
+                                 "audio_end_token_id": 56}
+        for name in ("Qwen2_5Omni", "Qwen3OmniMoe")
+    },
     "LukeConfig": {"entity_vocab_size": 16, "entity_emb_size": 16},
-    "LongformerConfig": {"sep_token_id": 49, "attention_window": [4, 4]},
-    "LEDConfig": {"attention_window": [4, 4], "max_encoder_position_embeddings": 64,
+    "LongformerConfig": {"sep_token_id": 49, "attention_window": 4},
+    "LEDConfig": {"attention_window": 4, "max_encoder_position_embeddings": 64,
                   "max_decoder_position_embeddings": 64},
     "Llama4Config": {"vision_config.intermediate_size": 128, "vision_config.projector_output_dim": 32},
     "Llama4VisionConfig": {"intermediate_size": 128, "projector_output_dim": 32, "vision_output_dim": 32},
 }  # fmt: skip
 """By the configuration's class: options by name, those of a part behind a dot."""
-OF_CLASSES: Mapping[str, Mapping[str, Any]] = {}
+OF_CLASSES: Mapping[str, Mapping[str, Any]] = {
+    "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    "LukeForEntityPairClassification": {"use_entity_aware_attention": True},
+    "LukeForEntityClassification": {"use_entity_aware_attention": True},
+}
 """By the model's class: the same."""
 INPUTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "SpeechT5ForTextToSpeech": lambda _: {"input_ids": _ids(9), "decoder_input_values": _drawn(3, 6, 8),
@@ -41,6 +51,12 @@ INPUTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
         lambda model: {"input_ids": _ids(9), "visual_feats": _drawn(3, 5, model.config.visual_feat_dim),
                        "visual_pos": _drawn(3, 5, 4)},
     ),
+    **dict.fromkeys(("LukeModel", "LukeForMaskedLM", "LukeForEntityClassification"), lambda _: _entities(1)),
+    "LukeForEntityPairClassification": lambda _: _entities(2),
+    "LukeForEntitySpanClassification": lambda _: {
+        **_entities(3), "entity_start_positions": torch.tensor([[1, 2, 5]] * 3),
+        "entity_end_positions": torch.tensor([[1, 3, 6]] * 3),
+    },
     "LongformerForQuestionAnswering": lambda _: {"input_ids": _with(_ids(9), 49, (3, 4, 8))},
     "SpeechT5HifiGan": lambda _: {"spectrogram": _drawn(3, 6, 80)},
 }  # fmt: skip
@@ -60,6 +76,17 @@ def _ids(length: int) -> torch.Tensor:
 def _with(ids: torch.Tensor, token: int, places: Sequence[int]) -> torch.Tensor:
     ids[:, list(places)] = token
     return ids
+
+
+def _entities(num: int) -> dict[str, Any]:
+    """Return rows of text with entities of two ids each."""
+    places = torch.tensor([[[2 * one, 2 * one + 1, -1, -1] for one in range(num)]] * 3)
+    return {
+        "input_ids": _ids(9),
+        "entity_ids": torch.tensor([[2 + one for one in range(num)]] * 3),
+        "entity_attention_mask": torch.ones(3, num, dtype=torch.long),
+        "entity_position_ids": places,
+    }
 
 
 def _marks(model: Any) -> tuple[int, int, int]:
@@ -85,9 +112,15 @@ def _rows(model: Any, parts: Sequence[Sequence[tuple[str, tuple[int, int, int]]]
         ids, of_kind = [7 + number, 9], [0, 0]
         for kind, (t, h, w) in row:
             count = t * h * w
-            ids += [begin, *[picture if kind == "image" else film] * count, 8, 21]
-            of_kind += [0, *[1 if kind == "image" else 2] * count, 0, 0]
-            grids[kind].append([t, h * merge, w * merge])
+            if kind == "frames":
+                for frame in range(t):
+                    ids += [15 + frame, begin, *[film] * (count // t), 8]
+                    of_kind += [0, 0, *[2] * (count // t), 0]
+                ids, of_kind = [*ids, 21], [*of_kind, 0]
+            else:
+                ids += [begin, *[picture if kind == "image" else film] * count, 8, 21]
+                of_kind += [0, *[1 if kind == "image" else 2] * count, 0, 0]
+            grids["image" if kind == "image" else "video"].append([t, h * merge, w * merge])
         rows.append([*ids, 30, 11, 12])
         kinds.append([*of_kind, 0, 0, 0])
     size = max(map(len, rows))
@@ -109,6 +142,9 @@ AT_ONCE: Mapping[str, Callable[[Any], dict[str, Any]]] = {
         model, [[("image", (1, 2, 3)), ("image", (1, 3, 2))], [("image", (1, 1, 4))]]
     ),
     "films": lambda model: _rows(model, [[("video", (3, 2, 2))], [("video", (2, 1, 3))]]),
+    "frames": lambda model: _rows(
+        model, [[("frames", (3, 2, 2))], [("image", (1, 2, 1)), ("frames", (2, 1, 3))]]
+    ),
     "both": lambda model: _rows(
         model, [[("image", (1, 2, 2)), ("video", (2, 2, 3))], [("video", (2, 2, 1)), ("image", (1, 4, 2))]]
     ),
