@@ -40,15 +40,16 @@ def config_of(model_class: Any) -> Any:
     Raises:
         Exception: the configuration refuses its sizes.
     """
-    config_class = model_class.config_class
+    config_class, family = model_class.config_class, None
     try:
-        config = _of_family(config_class) or small_config(config_class)
+        family = _of_family(config_class)
+        config = family or small_config(config_class)
     except Exception:  # noqa: BLE001  it refuses these sizes, so it keeps its own
         config = config_class()
     for name, part_class in (getattr(config_class, "sub_configs", None) or {}).items():
         if name not in vars(config) and part_class.__name__ != "AutoConfig":
             setattr(config, name, small_config(part_class))  # releases of 4 take some parts as mappings alone
-    config.num_labels = 2 if model_class.__name__.endswith("QuestionAnswering") else CLASSES
+    config.num_labels = 2 if "QuestionAnswering" in model_class.__name__ else CLASSES
     config.tie_word_embeddings = getattr(config_class(), "tie_word_embeddings", True)
     if getattr(config, "is_encoder_decoder", False):
         config.decoder_start_token_id = START
@@ -61,7 +62,7 @@ def config_of(model_class: Any) -> Any:
             if isinstance(getattr(part, option, None), (float, bool)):
                 setattr(part, option, value)
         for option, value in getattr(FAMILIES.get(part.model_type), "options", {}).items():
-            if option in vars(part):
+            if option in vars(part) and (name or family is None):
                 setattr(part, option, copy.deepcopy(value))
         if vars(part).get("kv_lora_rank") and vars(part).get("num_key_value_heads"):
             part.num_key_value_heads = part.num_attention_heads

@@ -31,7 +31,7 @@ from seatrial.targets.transformers.folder_table import AT_ONCE, INPUTS
 from seatrial.targets.transformers.option_values import variants_of
 from seatrial.targets.transformers.small_models import fresh_model
 
-LARGEST = 4_000_000
+LARGEST = 8_000_000
 """Parameters of a model that is made."""
 TRIED = 40
 """Inputs that are tried at most."""

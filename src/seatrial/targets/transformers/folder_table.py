@@ -21,6 +21,29 @@ OF_CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
     "MoonshineStreamingConfig": {"num_key_value_heads": 4},
     "MllamaTextConfig": {"rope_scaling": {"rope_type": "default"}},
     "MllamaConfig": {"text_config.rope_scaling": {"rope_type": "default"}},
+    "Wav2Vec2BertConfig": {"feature_projection_input_dim": 8},
+    "Speech2TextConfig": {"input_feat_per_channel": 8, "conv_channels": 16, "conv_kernel_sizes": [3, 3]},
+    "XLMConfig": {"vocab_size": 61, "emb_dim": 32, "n_heads": 4, "n_layers": 2, "pad_index": 0, "eos_index": 1,
+                  "bos_index": 2, "unk_index": 3, "mask_index": 5, "n_langs": 3, "use_lang_emb": True,
+                  "max_position_embeddings": 64},
+    "RoCBertConfig": {"pronunciation_vocab_size": 64, "pronunciation_embed_dim": 8, "shape_vocab_size": 64,
+                      "shape_embed_dim": 8},
+    "SqueezeBertConfig": {"embedding_size": 32},
+    "SplinterConfig": {"question_token_id": 49},
+    "PerceiverConfig": {"num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 2,
+                        "num_self_attention_heads": 4, "num_cross_attention_heads": 4,
+                        "max_position_embeddings": 64, "vocab_size": 61},
+    "VitsConfig": {"upsample_initial_channel": 32, "flow_size": 32, "spectrogram_bins": 16, "noise_scale": 0.0,
+                   "noise_scale_duration": 0.0, "duration_predictor_filter_channels": 32},
+    **{
+        name: {"speech_encoder_intermediate_size": 48, "speech_encoder_layers": 2, "feature_projection_input_dim": 8,
+               "speech_encoder_attention_heads": 4, "t2u_vocab_size": 32, "t2u_encoder_ffn_dim": 48,
+               "t2u_decoder_ffn_dim": 48, "t2u_encoder_layers": 1, "t2u_decoder_layers": 1,
+               "t2u_encoder_attention_heads": 4, "t2u_decoder_attention_heads": 4, "upsample_initial_channel": 32,
+               "unit_hifi_gan_vocab_size": 32, "unit_embed_dim": 16, "lang_embed_dim": 8, "spkr_embed_dim": 8,
+               "char_vocab_size": 32}
+        for name in ("SeamlessM4TConfig", "SeamlessM4Tv2Config")
+    },
     "MobileBertConfig": {"embedding_size": 16, "intra_bottleneck_size": 32},
     **{
         f"{name}ThinkerConfig": {"vision_start_token_id": 53, "vision_end_token_id": 54, "audio_start_token_id": 55,
@@ -57,6 +80,13 @@ INPUTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
         **_entities(3), "entity_start_positions": torch.tensor([[1, 2, 5]] * 3),
         "entity_end_positions": torch.tensor([[1, 3, 6]] * 3),
     },
+    **dict.fromkeys(
+        ("UdopModel", "UdopForConditionalGeneration"),
+        lambda _: {"input_ids": _ids(9), "bbox": _drawn(3, 9, 4).sigmoid().sort(-1).values,
+                   "decoder_input_ids": _ids(6)},
+    ),
+    "SplinterForPreTraining": lambda _: {"input_ids": _with(_ids(9), 49, (3, 6))},
+    "VisualBertForQuestionAnswering": lambda _: {"input_ids": _ids(9), "attention_mask": _ids(9) * 0 + 1},
     "LongformerForQuestionAnswering": lambda _: {"input_ids": _with(_ids(9), 49, (3, 4, 8))},
     "SpeechT5HifiGan": lambda _: {"spectrogram": _drawn(3, 6, 80)},
 }  # fmt: skip
