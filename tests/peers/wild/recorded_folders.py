@@ -68,13 +68,14 @@ def _line(release_name: str) -> str:
     return ".".join(release_name.split(".")[:2])
 
 
-def add(own: dict[str, list[float]], installed: str, given: list[float]) -> None:
+def add(own: dict[str, list[float]], installed: str, given: list[float], *, is_alone: bool) -> None:
     """Add the numbers of a release: under its name where they hold from it on, under its line where they hold in that.
 
     Args:
         own: what is recorded, which is changed.
         installed: the release.
         given: its numbers.
+        is_alone: whether they hold for no release between, as names of weights may change.
     """
     right = own.get(NEWEST, [])
     is_same = len(right) == len(given) and max(
@@ -82,7 +83,7 @@ def add(own: dict[str, list[float]], installed: str, given: list[float]) -> None
     ) <= BOUND / 4 * max(right[-1], 1e-9)
     if installed == NEWEST:
         own[NEWEST] = given
-    elif is_same:
+    elif is_same and not is_alone:
         own[installed] = own.pop(NEWEST)
     else:
         own[_line(installed)] = given
@@ -142,7 +143,7 @@ def record_folder(folder: str, found: dict[str, Any]) -> None:
                 if (form, field) in left_out or (is_unstable and form not in EXACT):
                     continue
                 own = found.setdefault(name, {}).setdefault(form, {}).setdefault(field, {})
-                add(own, installed, rounded(given))
+                add(own, installed, rounded(given), is_alone=form == "fresh")
         if name not in found:
             print(folder, name, "nothing", one.refused.get("plain"), flush=True)
         elif "plain" in one.refused:
