@@ -94,7 +94,7 @@ RICH: Mapping[str, Mapping[str, Any]] = {
         "parallel_attn": False, "new_decoder_architecture": True, "alibi": True,
     },
 }  # fmt: skip
-"""Tiny models with traits that the first one lacks, by their options; those that a configuration lacks are left out."""
+"""Options that give a tiny model traits that the first one does not have; those that are no options of it are left out."""
 
 
 def _quiet(config: Any) -> None:
@@ -114,6 +114,14 @@ def _quiet(config: Any) -> None:
         for name, value in vars(part).items():
             if isinstance(value, float) and ("drop" in name or "jitter" in name):
                 setattr(part, name, 0.0)
+
+
+def _of_two(config_class: Any) -> Any:
+    """Return a configuration of an encoder and a decoder, both of the kind BERT."""
+    import transformers
+
+    parts = [small_config(transformers.BertConfig) for _ in range(2)]
+    return config_class.from_encoder_decoder_configs(*parts)
 
 
 def _shrink(config: Any) -> None:
@@ -156,7 +164,7 @@ def class_config(config_class: type[Any]) -> Any:
         except Exception:  # noqa: BLE001  the release has it as no causal model
             pass
     try:
-        config = small_config(config_class)
+        config = _of_two(config_class) if kind == "encoder-decoder" else small_config(config_class)
     except Exception:  # noqa: BLE001  it refuses these sizes, so it keeps its own
         config = config_class()
         _shrink(config)
