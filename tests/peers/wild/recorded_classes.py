@@ -48,18 +48,6 @@ def add(kind: str, line: str) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def without_repeats(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
-    """Return a record without arguments and options that change nothing in any release that it has."""
-    plain = {name.partition("|")[0]: lines for name, lines in found.items() if name.endswith("|")}
-    kept = {}
-    for name, lines in found.items():
-        class_name, _, what = name.partition("|")
-        if what and not what.startswith("=") and what != "start" and lines == plain.get(class_name):
-            continue
-        kept[name] = lines
-    return kept
-
-
 def main(names: Sequence[str]) -> None:
     """Add the installed release to the record."""
     line = class_records.line_of()

@@ -94,7 +94,7 @@ RICH: Mapping[str, Mapping[str, Any]] = {
         "parallel_attn": False, "new_decoder_architecture": True, "alibi": True,
     },
 }  # fmt: skip
-"""Options that give a tiny model traits that the first one does not have; those that are no options of it are left out."""
+"""Options that give a tiny model traits that the first one does not have; a configuration gets those that it knows."""
 
 
 def _quiet(config: Any) -> None:
