@@ -2,7 +2,7 @@
 
     python -m tests.peers.wild.recorded_classes NAME ...
 
-Run in the environment of each release in turn: each adds to the same file, which is in the folder of the adapters. Names are
+Run in the environment of each release in turn: each adds to the file in the folder of the adapters. Names are
 those of packages in `transformers.models`.
 """
 

@@ -32,8 +32,8 @@ def test_an_infinite_output_counts_and_none_is_no_record() -> None:
 
 def test_starts_are_a_constant_or_a_spread() -> None:
     """Zeros give another number than drawn values, and layers of one kind are one parameter."""
-    layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
-    model = torch.nn.ModuleDict({"layers": layers})
+    layers = [torch.nn.Linear(16, 16) for _ in range(2)]
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList(layers)})
     for layer in layers:
         torch.nn.init.zeros_(layer.bias)
         torch.nn.init.normal_(layer.weight, std=0.25)
