@@ -1,0 +1,242 @@
+"""Small configurations of every class of a model's module, with options at other values; see `class_records`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seatrial.targets.transformers.any_models import NOISES
+from seatrial.targets.transformers.any_records import MORE as OF_PICTURES
+from seatrial.targets.transformers.any_records import SECTIONED, SMALL, _set_sections
+from seatrial.targets.transformers.families import CausalFamily
+from seatrial.targets.transformers.family_table import DECODER, FAMILIES
+from seatrial.targets.transformers.option_values import structures_of, variants_of
+from seatrial.targets.transformers.small_models import END, OF_PARTS, PAD, START, VOCABULARY, small_config
+
+FURTHER: Mapping[str, Any] = {
+    "attention_window": 4,
+    "attn_num_classes": 3,
+    "conv_dim": [16, 16],
+    "conv_kernel": [4, 3],
+    "conv_stride": [4, 2],
+    "dim": 32,
+    "emb_dim": 32,
+    "encoder_ffn_dim": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 48,
+    "feature_size": 8,
+    "hidden_dim": 48,
+    "n_heads": 4,
+    "n_layers": 2,
+    "num_conv_pos_embedding_groups": 4,
+    "num_conv_pos_embeddings": 8,
+    "num_feat_extract_layers": 2,
+    "num_random_blocks": 1,
+    "q_hidden_size": 32,
+}
+"""Sizes by names that only some kinds have."""
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "funnel": {"d_head": 8, "d_inner": 48, "block_sizes": [1, 1], "num_decoder_layers": 1},
+    "big_bird": {"attention_type": "original_full"},
+    "bigbird_pegasus": {"attention_type": "original_full"},
+    "canine": {"num_hash_buckets": 64, "local_transformer_stride": 16, "downsampling_rate": 2},
+    "mimi": {
+        "upsample_groups": 32, "num_filters": 4, "codebook_dim": 16, "vector_quantization_hidden_dimension": 16,
+        "num_quantizers": 3, "upsampling_ratios": [4, 2],
+    },
+    "dia_decoder": {
+        "cross_num_attention_heads": 4, "cross_head_dim": 8, "cross_num_key_value_heads": 2, "cross_hidden_size": 32,
+    },
+    "dia": {"delay_pattern": [0, 1, 2]},
+    "florence_vision": {
+        "depths": [1, 1, 1, 1], "embed_dim": [16, 16, 32, 32], "num_heads": [2, 2, 4, 4], "num_groups": [2, 2, 4, 4],
+        "window_size": 4, "projection_dim": 32,
+    },
+    "csm_depth_decoder_model": {"backbone_hidden_size": 32},
+    "kosmos-2": {"latent_query_num": 4},
+    "semantic": {"input_vocab_size": 61, "output_vocab_size": 61},
+    "coarse_acoustics": {"input_vocab_size": 61, "output_vocab_size": 61},
+    "fine_acoustics": {"input_vocab_size": 61, "output_vocab_size": 61},
+    "clvp_decoder": {"max_text_tokens": 64},
+    "chameleon": {"vocabulary_map": {"<image>": 50, **{f"IMGIMG{'ABCDEFGH'[one]}Z": 20 + one for one in range(8)}}},
+    "chameleon_vqgan": {
+        "base_channels": 32, "channel_multiplier": [1, 1], "latent_channels": 32, "num_embeddings": 8, "embed_dim": 32,
+        "resolution": 16, "num_res_blocks": 1,
+    },
+}  # fmt: skip
+"""Options by the type of the configuration, or of a part."""
+RICH: Mapping[str, Mapping[str, Any]] = {
+    "seven layers": {
+        "num_hidden_layers": 7, "layer_types": None, "no_rope_layers": None, "sliding_window": 4,
+        "attention_chunk_size": 4, "use_sliding_window": True, "max_window_layers": 1, "mlp_layer_types": None,
+    },
+    "every second layer": {
+        "num_hidden_layers": 4, "layer_types": None, "decoder_sparse_step": 2, "first_k_dense_replace": 1,
+        "sliding_window_pattern": 2, "full_attention_interval": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
+        "expert_layer_period": 2, "expert_layer_offset": 1, "cross_attention_frequency": 2,
+        "moe_layer_interval": 2, "moe_layer_start_index": 1, "interleave_moe_layer_step": 2, "sparse_step": 2,
+        "mlp_layer_types": None, "num_kv_shared_layers": 2,
+    },
+    "experts in groups": {
+        "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 2, "num_shared_experts": 2,
+        "norm_topk_prob": True, "routed_scaling_factor": 1.7, "moe_num_shared_experts": 2, "is_moe": True,
+        "enable_moe_block": True, "top_k_experts": 2, "num_experts": 4, "num_local_experts": 4, "moe_k": 2,
+    },
+    "a decoder with an encoder": {"is_decoder": True, "add_cross_attention": True},
+    "a decoder": {"is_decoder": True},
+    "sparse blocks": {"attention_type": "block_sparse", "block_size": 1, "num_random_blocks": 1},
+    "normed after": {
+        "normalize_before": False, "do_layer_norm_before": False, "pre_norm": True, "use_parallel_residual": False,
+        "parallel_attn": False, "new_decoder_architecture": True, "alibi": True,
+    },
+}  # fmt: skip
+"""Options that give a tiny model traits that the first one does not have; a configuration gets those that it knows."""
+
+
+def _quiet(config: Any) -> None:
+    """Give options of a small model, of every part, values that draw no random numbers."""
+    for part in parts_of(config).values():
+        own = {**NOISES, **FURTHER, **SMALL}
+        for name, value in own.items():
+            known = vars(part).get(name)
+            if known is None or isinstance(known, bool) != isinstance(value, bool):
+                continue
+            if name == "layer_types" and "linear_attention" not in known:
+                continue
+            several = isinstance(known, (list, tuple)) and not isinstance(value, list)
+            if not several and isinstance(value, list) != isinstance(known, (list, tuple)):
+                continue
+            setattr(part, name, [value] * len(known) if several else copy.copy(value))
+        for name, value in vars(part).items():
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(part, name, 0.0)
+
+
+def _of_two(config_class: Any) -> Any:
+    """Return a configuration of an encoder and a decoder, both of the kind BERT."""
+    import transformers
+
+    parts = [small_config(transformers.BertConfig) for _ in range(2)]
+    return config_class.from_encoder_decoder_configs(*parts)
+
+
+def _shrink(config: Any) -> None:
+    """Give every part of a configuration that refuses small sizes together each of them that it has."""
+    renamed = {"vocab_size": VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": START}
+    for part in parts_of(config).values():
+        for name, value in {**OF_PARTS, **renamed}.items():
+            known = vars(part).get(name)
+            if (
+                isinstance(known, int)
+                and isinstance(value, int)
+                and isinstance(known, bool) == isinstance(value, bool)
+            ):
+                setattr(part, name, value)
+
+
+def parts_of(config: Any) -> dict[str, Any]:
+    """Return a configuration by the empty name, and its parts by theirs, those of parts behind a dot."""
+    found = {"": config}
+    for name, value in vars(config).items():
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            found |= {f"{name}.{inner}".rstrip("."): one for inner, one in parts_of(value).items()}
+    return found
+
+
+def class_config(config_class: type[Any]) -> Any:
+    """Return a small configuration of a class, that of its family of causal models where the table has one.
+
+    Raises:
+        Exception: the configuration refuses these sizes.
+    """
+    kind = getattr(config_class, "model_type", "")
+    row = FAMILIES.get(kind)
+    plain_family = (
+        row is not None and not row.has_parts and not row.labels_in_place and row.since != DECODER.since
+    )
+    if plain_family:
+        try:
+            return type("OfClasses", (CausalFamily,), {"family": kind})()._config()
+        except Exception:  # noqa: BLE001  the release has it as no causal model
+            pass
+    try:
+        config = _of_two(config_class) if kind == "encoder-decoder" else small_config(config_class)
+    except Exception:  # noqa: BLE001  it refuses these sizes, so it keeps its own
+        config = config_class()
+        _shrink(config)
+    _quiet(config)
+    if row is not None:
+        for name, value in row.options.items():
+            text = config.get_text_config()
+            setattr(text if hasattr(text, name) else config, name, copy.deepcopy(value))
+    for part in parts_of(config).values():
+        for name, value in KINDS.get(part.model_type, {}).items():
+            setattr(part, name, copy.deepcopy(value))
+    if kind.endswith("encoder-decoder"):
+        config.decoder.is_decoder, config.decoder.add_cross_attention = True, True
+        config.decoder_start_token_id, config.pad_token_id = START, PAD
+    text = config.get_text_config()
+    rotary = "mrope_section" in str(text.to_dict()) or text.model_type.startswith((*SECTIONED, "glm_image"))
+    if rotary and hasattr(text, "num_attention_heads") and kind != "glm_image_vision":
+        _set_sections(text)
+    return config
+
+
+Options = tuple[str, Mapping[str, Any]]
+"""The part that has the options, and the options."""
+
+
+def options_of(config: Any) -> Mapping[str, Options]:
+    """Return by name the options at other values of a configuration and its parts."""
+    found: dict[str, Options] = {}
+    for place, part in parts_of(config).items():
+        known = part.to_dict()
+        row = FAMILIES.get(part.model_type)
+        try:
+            variants = variants_of(type(part), part, row.options if row else {})
+        except AttributeError:  # its rotary embeddings are no ordinary ones
+            variants = structures_of(type(part), part)
+        for one in variants:
+            if not one.trains:
+                found[f"{place} {one.name}".strip()] = (place, one.options)
+        for name, values in OF_PICTURES.items():
+            for value in values:
+                if name in known and known[name] != value:
+                    found[f"{place} {name}={value}".strip()] = (place, {name: value})
+        for name, given in RICH.items():
+            own = {option: value for option, value in given.items() if option in known}
+            if any(known[option] != value for option, value in own.items() if value is not None):
+                found[f"{place} {name}".strip()] = (place, own)
+    return found
+
+
+def with_option(config: Any, option: Options) -> Any:
+    """Return a copy of a configuration with options of a part at other values, after what its class computes of them.
+
+    Raises:
+        Exception: the configuration refuses them.
+    """
+    place, options = option
+    config = copy.deepcopy(config)
+    steps: Sequence[str] = place.split(".") if place else []
+    holder, part = None, config
+    for step in steps:
+        holder, part = part, getattr(part, step)
+    given = part.to_dict()
+    if any(value is None for value in options.values()) or "num_hidden_layers" in options:
+        given = {
+            name: value for name, value in given.items() if not name.startswith("_") and name != "model_type"
+        }
+        for name in ("transformers_version", "torch_dtype", "dtype", "architectures"):
+            given.pop(name, None)
+        part = type(part)(**{**given, **copy.deepcopy(dict(options))})
+        if holder is not None:
+            setattr(holder, steps[-1], part)
+        return config if holder is not None else part
+    for name, value in options.items():
+        setattr(part, name, copy.deepcopy(value))
+    return config

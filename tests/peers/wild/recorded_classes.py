@@ -1,0 +1,76 @@
+"""Records the outputs of every class of modules of models of the installed Transformers.
+
+    python -m tests.peers.wild.recorded_classes NAME ...
+
+Run in the environment of each release in turn: each adds to the file in the folder of the adapters. Names are
+those of packages in `transformers.models`.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from tests.peers.wild.recorded_logits import rounded
+
+from seatrial.relations.laws.models.recorded import BOUND
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.target import Gone
+from seatrial.targets.transformers import class_records
+
+
+def _same(first: Sequence[float], second: Sequence[float]) -> bool:
+    bound = BOUND / 4 * max(first[-1], 1e-9)
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and max(abs(a - b) for a, b in pairs) <= bound
+
+
+def add(kind: str, line: str) -> dict[str, dict[str, list[float]]]:
+    """Return what is on record of a module, with what the installed release gives."""
+    stack = class_records._adapter(kind)()
+    path = class_records.CLASSES
+    whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    before = {name: dict(lines) for name, lines in whole.get(kind, {}).items()}
+    other = next(name for name in class_records.LINES if name != line)
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, lines in before.items():
+        if kept := lines.get(other, lines.get("")):
+            found[name] = {other: kept}
+    for name in stack.option_names():
+        try:
+            given = rounded(stack.projections(name))
+        except NotServed:
+            continue
+        earlier = found.get(name, {}).get(other)
+        if earlier is not None and _same(earlier, given):
+            found[name] = {"": earlier}
+        else:
+            found.setdefault(name, {})[line] = given
+    return found
+
+
+def main(names: Sequence[str]) -> None:
+    """Add the installed release to the record."""
+    line = class_records.line_of()
+    if line is None:
+        raise SystemExit("the record has no line of this release")
+    path = class_records.CLASSES
+    for kind in names:
+        try:
+            found = add(kind, line)
+        except Gone as gone:
+            print(kind, gone, flush=True)
+            continue
+        except Exception as error:  # noqa: BLE001  a module that cannot be imported, or of sizes that it refuses
+            print(kind, type(error).__name__, str(error)[:150], flush=True)
+            continue
+        whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        whole[kind] = found
+        if not found:
+            del whole[kind]
+        lines = [f"{json.dumps(kind)}: {json.dumps(values)}" for kind, values in sorted(whole.items())]
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        print(kind, len(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

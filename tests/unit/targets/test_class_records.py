@@ -1,0 +1,50 @@
+"""Records of every class of Transformers' modules of models."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.transformers.class_outputs import number_of, start_of
+from seatrial.targets.transformers.class_records import LINES, record
+
+
+def test_outputs_of_each_size_weigh_alike() -> None:
+    """A small output that differs moves the projection as much as a large one."""
+    large, small = torch.arange(6.0) + 1, (torch.arange(6.0) + 1) / 100
+    right = number_of({"a": large, "b": (small, None)})
+    for wrong in ({"a": -large, "b": (small, None)}, {"a": large, "b": (-small, None)}):
+        assert abs(number_of(wrong)[0] - right[0]) > 0.05
+    assert abs(number_of({"a": large, "b": (2 * small, None)})[1] - right[1]) > 0.05
+
+
+def test_an_infinite_output_counts_and_none_is_no_record() -> None:
+    """Numbers stay finite where a mask is infinite; an output without tensors has none."""
+    masked = torch.tensor([0.5, -math.inf, 1.0])
+    assert all(map(math.isfinite, number_of([masked])))
+    assert number_of([masked]) != number_of([masked.nan_to_num(neginf=0.0)])
+    with pytest.raises(NotServed):
+        number_of({"loss": None})
+
+
+def test_starts_are_a_constant_or_a_spread() -> None:
+    """Zeros give another number than drawn values, and layers of one kind are one parameter."""
+    layers = [torch.nn.Linear(16, 16) for _ in range(2)]
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList(layers)})
+    for layer in layers:
+        torch.nn.init.zeros_(layer.bias)
+        torch.nn.init.normal_(layer.weight, std=0.25)
+    bias, weight, _ = start_of(model)
+    assert bias == -50.0
+    assert weight == pytest.approx(-2.0, abs=0.3)
+
+
+def test_a_record_names_its_lines_of_releases() -> None:
+    """Each projection is of one line of releases or of both, and ends with its scale."""
+    for names in record().values():
+        for lines in names.values():
+            assert {*lines} <= {"", *LINES}
+            assert all(len(values) >= 2 and values[-1] > 0 for values in lines.values())
