@@ -67,6 +67,48 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "base_channels": 32, "channel_multiplier": [1, 1], "latent_channels": 32, "num_embeddings": 8, "embed_dim": 32,
         "resolution": 16, "num_res_blocks": 1,
     },
+    "layoutlmv3": {"coordinate_size": 6, "shape_size": 4, "input_size": 8, "max_2d_position_embeddings": 64},
+    "lilt": {"hidden_size": 48, "max_2d_position_embeddings": 64},
+    "llama4": {"intermediate_size": 48},
+    "llama4_vision_model": {"intermediate_size": 128, "projector_output_dim": 32, "vision_output_dim": 32},
+    "longformer": {"sep_token_id": 49, "attention_window": 4},
+    "led": {"attention_window": 4, "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64},
+    "luke": {"entity_vocab_size": 16, "entity_emb_size": 16},
+    "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 32},
+    "perceiver": {
+        "num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 2, "vocab_size": 61,
+        "num_self_attention_heads": 4, "num_cross_attention_heads": 4, "max_position_embeddings": 64,
+    },
+    "reformer": {
+        "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "lsh"], "num_buckets": 2,
+        "feed_forward_size": 48, "attention_head_size": 8, "is_decoder": True, "max_position_embeddings": 64,
+        "lsh_attn_chunk_length": 4, "local_attn_chunk_length": 4, "hash_seed": 0,
+    },
+    "roc_bert": {
+        "pronunciation_vocab_size": 64, "pronunciation_embed_dim": 8, "shape_vocab_size": 64, "shape_embed_dim": 8,
+    },
+    **{
+        kind: {
+            "speech_encoder_intermediate_size": 48, "speech_encoder_layers": 2, "feature_projection_input_dim": 8,
+            "speech_encoder_attention_heads": 4, "t2u_vocab_size": 32, "t2u_encoder_ffn_dim": 48,
+            "t2u_decoder_ffn_dim": 48, "t2u_encoder_layers": 1, "t2u_decoder_layers": 1,
+            "t2u_encoder_attention_heads": 4, "t2u_decoder_attention_heads": 4, "upsample_initial_channel": 32,
+            "unit_hifi_gan_vocab_size": 32, "unit_embed_dim": 16, "lang_embed_dim": 8, "spkr_embed_dim": 8,
+            "char_vocab_size": 32,
+        }
+        for kind in ("seamless_m4t", "seamless_m4t_v2")
+    },
+    "speecht5": {
+        "speaker_embedding_dim": 8, "speech_decoder_prenet_units": 16, "speech_decoder_postnet_units": 16,
+        "speech_decoder_prenet_layers": 2, "speech_decoder_postnet_layers": 2,
+    },
+    "splinter": {"question_token_id": 49},
+    "squeezebert": {"embedding_size": 32},
+    "vits": {
+        "upsample_initial_channel": 32, "flow_size": 32, "spectrogram_bins": 16, "noise_scale": 0.0,
+        "noise_scale_duration": 0.0, "duration_predictor_filter_channels": 32,
+    },
+    "wav2vec2-bert": {"feature_projection_input_dim": 8},
 }  # fmt: skip
 """Options by the type of the configuration, or of a part."""
 RICH: Mapping[str, Mapping[str, Any]] = {
@@ -168,6 +210,9 @@ def class_config(config_class: type[Any]) -> Any:
     except Exception:  # noqa: BLE001  it refuses these sizes, so it keeps its own
         config = config_class()
         _shrink(config)
+    for name, part_class in (getattr(config_class, "sub_configs", None) or {}).items():
+        if name not in vars(config) and part_class.__name__ != "AutoConfig":
+            setattr(config, name, small_config(part_class))  # releases of 4 take some parts as mappings alone
     _quiet(config)
     if row is not None:
         for name, value in row.options.items():
@@ -198,7 +243,7 @@ def options_of(config: Any) -> Mapping[str, Options]:
         row = FAMILIES.get(part.model_type)
         try:
             variants = variants_of(type(part), part, row.options if row else {})
-        except AttributeError:  # its rotary embeddings are no ordinary ones
+        except Exception:  # noqa: BLE001  its rotary embeddings are no ordinary ones, or sizes differ by layer
             variants = structures_of(type(part), part)
         for one in variants:
             if not one.trains:
