@@ -14,6 +14,7 @@ import copy
 import importlib
 import io
 import json
+import math
 import random
 import sys
 import time
@@ -147,12 +148,13 @@ def answered(ask: Answerer, made: Any, case: str) -> Any:
 
 
 def without_sums(answer: Any) -> Any:
-    """Return a written answer with the type and shape alone of arrays of numbers that are no integers."""
+    """Return a written answer with the type and shape alone of arrays whose numbers are not on record one by one."""
     if isinstance(answer, Mapping):
         return {name: without_sums(one) for name, one in answer.items()}
     if isinstance(answer, list):
-        is_array = len(answer) == 3 and isinstance(answer[0], str) and answer[0].startswith("float")
-        return answer[:2] if is_array else [without_sums(one) for one in answer]
+        is_array = len(answer) == 3 and isinstance(answer[0], str) and isinstance(answer[1], list)
+        has_sums = is_array and math.prod(answer[1]) > WHOLE
+        return answer[:2] if has_sums else [without_sums(one) for one in answer]
     return answer
 
 
