@@ -21,6 +21,7 @@ from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
 from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
+from seatrial.targets.transformers.worked.changed_resumes import CHANGED_ROWS
 from seatrial.targets.transformers.worked.chats import CHAT_ROWS
 from seatrial.targets.transformers.worked.collators import COLLATOR_ROWS
 from seatrial.targets.transformers.worked.continued import CONTINUED_ROWS
@@ -346,6 +347,7 @@ ROWS: Sequence[Row] = (
     *COLLATOR_ROWS,
     *SETUP_ROWS,
     *RESUME_ROWS,
+    *CHANGED_ROWS,
     *TRANSLATION_ROWS,
     *SCHEDULE_ROWS,
     *REPORT_ROWS,

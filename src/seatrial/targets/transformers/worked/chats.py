@@ -10,6 +10,7 @@ from typing import Any
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.worked.cut_masks import CUT_MASK_ROWS
 from seatrial.targets.transformers.worked.encodings import ENCODING_ROWS
 from seatrial.targets.transformers.worked.marked import MARKED_ROWS
 from seatrial.targets.transformers.worked.processors import PROCESSOR_ROWS
@@ -190,5 +191,6 @@ CHAT_ROWS: Sequence[Row] = (
     *SCHEMA_ROWS,
     *PROCESSOR_ROWS,
     *MARKED_ROWS,
+    *CUT_MASK_ROWS,
     *PIECE_ROWS,
 )

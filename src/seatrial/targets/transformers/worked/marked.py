@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -49,7 +50,7 @@ CHATS: Mapping[str, Turns] = {
 """Conversations. A video's tokens have its number before them."""
 
 
-def _processor() -> Any:
+def media_processor() -> Any:
     """Return a processor whose media are their numbers of tokens, with a tokenizer of letters."""
     made: Any = find_name("transformers", ["transformers:ProcessorMixin"])
     options: Any = find_name("transformers", ["transformers.processing_utils:ProcessingKwargs"])
@@ -106,11 +107,12 @@ def _part(part: Part) -> dict[str, Any]:
     return {"type": kind, kind: np.zeros(number) if kind == "audio" else number}
 
 
-def _messages(chat: Turns) -> list[dict[str, Any]]:
+def messages_of(chat: Turns) -> list[dict[str, Any]]:
+    """Return the messages of a conversation."""
     return [{"role": role, "content": [*map(_part, parts)]} for role, parts in chat]
 
 
-def _due(chat: Turns, prompted: bool) -> list[tuple[str, int]]:
+def due_tokens(chat: Turns, prompted: bool) -> list[tuple[str, int]]:
     """Return the tokens of a conversation, and whether each is the assistant's."""
     found: list[tuple[str, int]] = []
     for role, parts in chat:
@@ -129,7 +131,8 @@ def _due(chat: Turns, prompted: bool) -> list[tuple[str, int]]:
     return [*found, (">", 0)] if prompted else found
 
 
-def _rows(found: Any, tokenizer: Any) -> list[list[tuple[str, int]]]:
+def rows_of_tokens(found: Any, tokenizer: Any) -> list[list[tuple[str, int]]]:
+    """Return the tokens of rows, each with its value of the mask."""
     fields = [found[name] for name in ("input_ids", "assistant_masks")]
     ids, masks = [one.tolist() if hasattr(one, "tolist") else one for one in fields]
     return [
@@ -155,7 +158,7 @@ CUT_CHATS: Mapping[str, Turns] = {
 }
 
 
-def _padded(rows: Sequence[list[tuple[str, int]]], form: Mapping[str, Any]) -> list[list[tuple[str, int]]]:
+def padded(rows: Sequence[list[tuple[str, int]]], form: Mapping[str, Any]) -> list[list[tuple[str, int]]]:
     """Return rows with the padding of a call."""
     if not form.get("padding"):
         return list(rows)
@@ -165,30 +168,33 @@ def _padded(rows: Sequence[list[tuple[str, int]]], form: Mapping[str, Any]) -> l
     return [gap + row if left else row + gap for gap, row in zip(gaps, rows, strict=True)]
 
 
-def _asked(processor: Any, chats: Any, form: Mapping[str, Any]) -> list[list[tuple[str, int]]]:
+def asked(processor: Any, chats: Any, form: Mapping[str, Any]) -> list[list[tuple[str, int]]]:
+    """Return the tokens and the mask that a processor gives."""
     options = dict(form)
     own = {name: options.pop(name) for name in ("add_generation_prompt", "return_tensors") if name in options}
     processor.tokenizer.truncation_side = options.pop("truncation_side", "right")
+    # Releases of 4 take the options of the call itself.
+    nested = "processor_kwargs" in inspect.signature(processor.apply_chat_template).parameters
     found = processor.apply_chat_template(
         copy.deepcopy(chats), tokenize=True, return_dict=True, return_assistant_tokens_mask=True,
-        processor_kwargs=options, **own,
+        **({"processor_kwargs": options} if nested else options), **own,
     )  # fmt: skip
     if "offset_mapping" in found or "text_replacement_offsets" in found:
         raise AssertionError(f"fields that were not asked for: {sorted(found)}")
-    return _rows(found, processor.tokenizer)
+    return rows_of_tokens(found, processor.tokenizer)
 
 
 def _marked(made: Any) -> list[str]:
     """Return which conversations, alone and in batches, have other tokens, or a mask that is not of the answers."""
-    processor, wrong = _processor(), []
+    processor, wrong = media_processor(), []
     batches: dict[str, list[Turns]] = {name: [chat] for name, chat in CHATS.items()}
     batches |= {f"{one}; {other}": [CHATS[one], CHATS[other]] for one, other in itertools.pairwise(CHATS)} | {
         "all": [*CHATS.values()],
         "all in reverse": [*CHATS.values()][::-1],
     }
     for (name, chats), (what, form) in itertools.product(batches.items(), FORMS.items()):
-        rows = [_due(chat, bool(form.get("add_generation_prompt"))) for chat in chats]
-        found, due = _asked(processor, [_messages(chat) for chat in chats], form), _padded(rows, form)
+        rows = [due_tokens(chat, bool(form.get("add_generation_prompt"))) for chat in chats]
+        found, due = asked(processor, [messages_of(chat) for chat in chats], form), padded(rows, form)
         wrong += [
             f"{name}, {what}: {shown(one)}, {shown(right)} is due"
             for one, right in zip(found, due, strict=True)
@@ -199,12 +205,12 @@ def _marked(made: Any) -> list[str]:
 
 def _cut(made: Any) -> list[str]:
     """Return which rows that are cut keep another mask than that of the tokens that are left."""
-    processor, wrong = _processor(), []
+    processor, wrong = media_processor(), []
     for side, chat in CUT_CHATS.items():
         for size in CUT[side]:
             form = {"truncation": True, "max_length": size, "truncation_side": side}
-            whole = _due(chat, False)
-            found = _asked(processor, [_messages(chat)], form)
+            whole = due_tokens(chat, False)
+            found = asked(processor, [messages_of(chat)], form)
             due = [whole[:size] if side == "right" else whole[-size:]]
             wrong += [] if found == due else [f"{side}, {size}: {shown(found[0])}, {shown(due[0])} is due"]
     return wrong

@@ -191,4 +191,4 @@ def given_now() -> dict[str, Any]:
     return given({name: places_of(name) for name in sorted({*_names()})}, _cases, _ask)
 
 
-PICTURE_ROWS: Sequence[Row] = rows_of(RECORD, places_of, _ask, "pictures", "texts")
+PICTURE_ROWS: Sequence[Row] = rows_of(RECORD, places_of, _ask, "pictures", "texts", of_pictures=True)

@@ -290,4 +290,4 @@ def given_now() -> dict[str, Any]:
     return given({name: places_of(name) for name in sorted({*_names()})}, _cases, _ask)
 
 
-PROCESSOR_ROWS: Sequence[Row] = rows_of(RECORD, places_of, _ask, "inputs", "texts")
+PROCESSOR_ROWS: Sequence[Row] = rows_of(RECORD, places_of, _ask, "inputs", "texts", of_pictures=True)
