@@ -181,7 +181,7 @@ def _kept_logits(model_class: Any) -> list[str]:
             continue
         more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
         with torch.no_grad():
-            # A bias of its own that BART keeps beside the head is not zero in published files.
+            # The bias that BART keeps next to the head is not zero in published files.
             for name, value in model.named_buffers():
                 if name.endswith("final_logits_bias"):
                     value.copy_(torch.arange(23.0)[None])
