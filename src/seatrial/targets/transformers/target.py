@@ -47,7 +47,13 @@ class TransformersTarget(ComponentsTarget):
             variants,
         )
         from seatrial.targets.transformers.worked import adapter as worked
-        from seatrial.targets.transformers.worked import every_class, family_files, generating, starts
+        from seatrial.targets.transformers.worked import (
+            every_class,
+            family_files,
+            generating,
+            other_classes,
+            starts,
+        )
         from seatrial.targets.transformers.worked import models as worked_models
         from seatrial.targets.transformers.worked.records import adapter as worked_records
 
@@ -81,6 +87,7 @@ class TransformersTarget(ComponentsTarget):
             configurations,
             worked,
             every_class,
+            other_classes,
             family_files,
             generating,
             starts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -30,6 +30,24 @@ KINDS = (
     ("PhiForCausalLM", "PhiConfig", SIZES),
 )
 """Models with heads of their own, tied heads, none, and heads with a bias."""
+BART: Mapping[str, Any] = {
+    "vocab_size": 23, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64,
+    "pad_token_id": 0, "dropout": 0.0,
+}  # fmt: skip
+DRAWN_KINDS = (
+    *KINDS,
+    ("BartForConditionalGeneration", "BartConfig", BART),
+    ("MBartForConditionalGeneration", "MBartConfig", BART),
+    ("MambaForCausalLM", "MambaConfig", {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 23}),
+)
+"""With models of an encoder and a decoder whose logits have a bias of their own, and one without attention."""
+LOGIT_SIZES: Sequence[Mapping[str, int]] = (
+    {"new_num_tokens": 29},
+    {"new_num_tokens": 17},
+    {"new_num_tokens": 23, "pad_to_multiple_of": 8},
+    {"new_num_tokens": 30, "pad_to_multiple_of": 8},
+)
 
 
 def _table(model: Any) -> Tensor:
@@ -115,6 +133,68 @@ def _new_rows(model_class: Any) -> list[Any]:
         bias = model.lm_head.bias[23:]
         found.append(bool((bias - (3.0 if mean and not tied else 0.0)).abs().max() < 1e-2) or tied)
     return found
+
+
+def _drawn_rows(model_class: Any) -> list[str]:
+    """Return where new rows do not differ among themselves as the old ones do, with their mean and covariance.
+
+    Releases scale the covariance by a small number; its ratio to that of the old rows is the same in every direction.
+    """
+    wrong = []
+    options = ({"new_num_tokens": 400}, {"new_num_tokens": 397, "pad_to_multiple_of": 8})
+    for (kind, config, sizes), given in product(DRAWN_KINDS, options):
+        model = made_model(of_name(kind), of_name(config)(**{**sizes, "vocab_size": 80}), 0)
+        olds: dict[str, Tensor] = {}
+        tables = {"inputs": model.get_input_embeddings(), "outputs": model.get_output_embeddings()}
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            for name, one in tables.items():
+                if one is None or any(one.weight is other for other in olds.values()):
+                    continue
+                width = one.weight.shape[1]
+                one.weight.copy_(2 + torch.randn(80, width) @ torch.randn(width, width))
+                olds[name] = one.weight
+            before = {name: value.detach().clone().double() for name, value in olds.items()}
+            model.resize_token_embeddings(**given)
+        after = {"inputs": model.get_input_embeddings(), "outputs": model.get_output_embeddings()}
+        for name, old in before.items():
+            new = after[name].weight.detach()[80:].double()
+            what = f"{kind}, {dict(given)}: {name}"
+            if len(new) != 320 or not bool(((new.mean(0) - old.mean(0)).abs() < 1e-2).all()):
+                wrong.append(f"{what} have another number or mean")
+                continue
+            ratios = torch.linalg.eigvals(torch.linalg.solve(old.T.cov(correction=0), new.T.cov())).real
+            if not 0 < float(ratios.max()) < 3 * float(ratios.min()):
+                wrong.append(
+                    f"{what} have another covariance: {float(ratios.min())} to {float(ratios.max())} of it"
+                )
+    return wrong[:4]
+
+
+def _kept_logits(model_class: Any) -> list[str]:
+    """Return models whose logits of old tokens change with the size of the vocabulary, by the ways it is resized."""
+    wrong = []
+    ids = torch.arange(3, 15).reshape(2, 6)
+    for (kind, config, sizes), mean, given in product(DRAWN_KINDS, (True, False), LOGIT_SIZES):
+        model = made_model(of_name(kind), of_name(config)(**sizes), 0).eval()
+        if model.get_output_embeddings() is None:
+            continue
+        more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+        with torch.no_grad():
+            # The bias that BART keeps next to the head is not zero in published files.
+            for name, value in model.named_buffers():
+                if name.endswith("final_logits_bias"):
+                    value.copy_(torch.arange(23.0)[None])
+            before = model(input_ids=ids, **more).logits
+            model.resize_token_embeddings(**given, mean_resizing=mean)
+            after = model(input_ids=ids, **more).logits
+        kept = min(before.shape[-1], after.shape[-1])
+        what = f"{kind}, {dict(given)}, {mean=}"
+        if after.shape[-1] != model.config.get_text_config().vocab_size or not bool(after.isfinite().all()):
+            wrong.append(f"{what}: {after.shape[-1]} logits")
+        if not bool((after[..., :kept] - before[..., :kept]).abs().max() < 1e-5):
+            wrong.append(f"{what}: other logits of old tokens")
+    return wrong[:4]
 
 
 def _again(model_class: Any) -> list[Any]:
@@ -272,6 +352,8 @@ RESIZED_ROWS: Sequence[Row] = (
         [[24, 24, 24], [32, 32, 32], [32, 32, 32], [23, 23, 23], [23, 23, 23], "refused"],
     ),
     Row("models", CAUSAL, "new rows of a vocabulary", _new_rows, [True] * 12, since="4.57"),
+    Row("models", CAUSAL, "spread of new rows of a vocabulary", _drawn_rows, [], since="4.57"),
+    Row("models", CAUSAL, "logits of old tokens of another vocabulary", _kept_logits, [], since="4.57"),
     Row(
         "models",
         CAUSAL,
