@@ -11,7 +11,9 @@ from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.encodings import ENCODING_ROWS
+from seatrial.targets.transformers.worked.labelled import LABEL_ROWS
 from seatrial.targets.transformers.worked.marked import MARKED_ROWS
+from seatrial.targets.transformers.worked.own_templates import OWN_TEMPLATE_ROWS
 from seatrial.targets.transformers.worked.processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked.responses import RESPONSE_ROWS
 from seatrial.targets.transformers.worked.saved_tokenizers import SAVED_ROWS
@@ -189,6 +191,8 @@ CHAT_ROWS: Sequence[Row] = (
     *RESPONSE_ROWS,
     *SCHEMA_ROWS,
     *PROCESSOR_ROWS,
+    *LABEL_ROWS,
+    *OWN_TEMPLATE_ROWS,
     *MARKED_ROWS,
     *PIECE_ROWS,
 )
