@@ -9,6 +9,7 @@ from typing import Any
 
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
+from seatrial.targets.transformers.worked.processors import PROCESSOR, text_processors
 from seatrial.targets.transformers.worked.records.processors import _made
 
 MODELS = "transformers.models"
@@ -33,12 +34,13 @@ def _chats(parts: Mapping[str, Any]) -> dict[str, Chat]:
 
 
 def _several(kind: str) -> Chat:
-    """Return messages of several parts, the text of one of them as a string."""
+    """Return messages of several parts."""
     first, second = {"type": kind, "path": "a"}, {"type": kind, "url": "b"}
     return [
-        {"role": "user", "content": [TEXT, first, second, TEXT]}, {"role": "assistant", "content": "y"},
+        {"role": "user", "content": [TEXT, first, second, TEXT]},
+        {"role": "assistant", "content": [{"type": "text", "text": "y"}]},
         {"role": "user", "content": [{"type": kind, "path": "a"}]},
-    ]  # fmt: skip
+    ]
 
 
 STRINGS: Chat = [
@@ -59,6 +61,34 @@ def _render(chat: Chat, made: Any, **options: Any) -> Any:
 QWEN = "transformers:Qwen2AudioProcessor"
 LLAMA = f"{MODELS}.llama4.processing_llama4:chat_template"
 SMOL = f"{MODELS}.smolvlm.processing_smolvlm:DEFAULT_CHAT_TEMPLATE"
+NAMES: Mapping[str, Sequence[str]] = {
+    "image": ("path", "url", "base64", "image"),
+    "video": ("path", "url", "video"),
+}
+
+
+def _taken(kind: str, batch: bool, made: Any) -> Any:
+    """Return the media that a processor takes from parts of a kind in two messages, which are named in each way."""
+    parts = [{"type": kind, name: f"{at}"} for at, name in enumerate(NAMES[kind])]
+
+    class Taking(text_processors()):  # type: ignore[misc]
+        """A processor that keeps the media it is called with."""
+
+        def __call__(self, text: Any = None, images: Any = None, videos: Any = None, **more: Any) -> Any:
+            self.taken = {"image": images, "video": videos}
+            return super().__call__(text)
+
+    chat = [
+        {"role": "user", "content": [TEXT, *parts[1:]]}, {"role": "assistant", "content": [TEXT]},
+        {"role": "user", "content": parts[:1]},
+    ]  # fmt: skip
+    processor = Taking(tiny_tokenizer(), chat_template="{{ messages[0].role }}")
+    processor.apply_chat_template(
+        [chat, chat[:1], chat[1:2]] if batch else chat, tokenize=True, return_dict=True
+    )
+    return processor.taken[kind]
+
+
 SYSTEM = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
 SOUNDS = [f"Audio {at}: <|audio_bos|><|AUDIO|><|audio_eos|>\n" for at in (1, 2, 3)]
 PROMPT = {"add_generation_prompt": True}
@@ -96,6 +126,12 @@ def _head(role: str) -> str:
 
 
 OWN_TEMPLATE_ROWS: Sequence[Row] = (
+    *(
+        Row("texts", PROCESSOR, f"{kind}s of messages{' in a batch' if batch else ''}", partial(_taken, kind, batch),
+            [[*rest, "0"], [*rest], []] if batch else [[*rest, "0"]], since="4.57")
+        for kind, rest in (("image", ["1", "2", "3"]), ("video", ["1", "2"]))
+        for batch in (False, True)
+    ),
     *_rows(
         QWEN, "audio",
         f"{SYSTEM}<|im_start|>user\n{SOUNDS[0]}x<|im_end|>\n<|im_start|>assistant\n",
