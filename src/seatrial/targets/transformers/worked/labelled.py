@@ -70,9 +70,11 @@ PARTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "MoonshineStreamingProcessor": lambda made: {"feature_extractor": _kind("Wav2Vec2FeatureExtractor")()},
     "Wav2Vec2BertProcessor": lambda made: {"feature_extractor": _kind("SeamlessM4TFeatureExtractor")()},
     **dict.fromkeys(
-        ("DonutProcessor", "TrOCRProcessor", "NougatProcessor"),
+        ("DonutProcessor", "TrOCRProcessor"),
         lambda made: {"image_processor": _kind("ViTImageProcessor")(size={"height": 4, "width": 4})},
     ),
+    "NougatProcessor": lambda made: {"image_processor": _kind("NougatImageProcessor")(
+        size={"height": 4, "width": 4}, do_crop_margin=False)},
 }  # fmt: skip
 """Parts that a processor's own mappings do not name, or that need settings."""
 
@@ -272,9 +274,15 @@ TRAINED_BY: Mapping[str, tuple[tuple[str, Mapping[str, Any], Any], ...]] = {
             "____xy</s>"])),
 }  # fmt: skip
 """Labels by processor and call. Untrained places of a repeated token, such as a picture's, are shown as one."""
+FIRST: Mapping[str, str] = {
+    **dict.fromkeys(("AudioFlamingo3Processor", "GlmAsrProcessor", "MusicFlamingoProcessor"), "5.14"),
+    "Qwen3ASRProcessor": "5.15",
+}  # fmt: skip
+"""The first releases that give tokens as labels; those before gave the kinds of tokens."""
 LABEL_ROWS: Sequence[Row] = (
     *(
-        Row("texts", f"transformers:{kind}", f"labels, {name}", partial(labels_of, kind, call), right, since="4.57")
+        Row("texts", f"transformers:{kind}", f"labels, {name}", partial(labels_of, kind, call), right,
+            since=FIRST.get(kind, "4.57"))
         for kind, table in TRAINED_BY.items()
         for name, call, right in table
     ),
