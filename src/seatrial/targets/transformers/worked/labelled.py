@@ -276,9 +276,9 @@ TRAINED_BY: Mapping[str, tuple[tuple[str, Mapping[str, Any], Any], ...]] = {
 """Labels by processor and call. Untrained places of a repeated token, such as a picture's, are shown as one."""
 FIRST: Mapping[str, str] = {
     **dict.fromkeys(("AudioFlamingo3Processor", "GlmAsrProcessor", "MusicFlamingoProcessor"), "5.14"),
-    "Qwen3ASRProcessor": "5.15",
+    **dict.fromkeys(("Qwen3ASRProcessor", "NougatProcessor"), "5.15"),
 }  # fmt: skip
-"""The first releases that give tokens as labels; those before gave the kinds of tokens."""
+"""The first releases that give tokens as labels; those before gave the kinds of tokens, and Nougat's took no pictures."""
 LABEL_ROWS: Sequence[Row] = (
     *(
         Row("texts", f"transformers:{kind}", f"labels, {name}", partial(labels_of, kind, call), right,
