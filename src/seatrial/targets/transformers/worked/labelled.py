@@ -278,7 +278,7 @@ FIRST: Mapping[str, str] = {
     **dict.fromkeys(("AudioFlamingo3Processor", "GlmAsrProcessor", "MusicFlamingoProcessor"), "5.14"),
     **dict.fromkeys(("Qwen3ASRProcessor", "NougatProcessor"), "5.15"),
 }  # fmt: skip
-"""The first releases that give tokens as labels; those before gave the kinds of tokens, and Nougat's took no pictures."""
+"""The first releases that give tokens as labels; those before gave kinds of tokens, and Nougat's took no pictures."""
 LABEL_ROWS: Sequence[Row] = (
     *(
         Row("texts", f"transformers:{kind}", f"labels, {name}", partial(labels_of, kind, call), right,
