@@ -12,7 +12,9 @@ from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.cut_masks import CUT_MASK_ROWS
 from seatrial.targets.transformers.worked.encodings import ENCODING_ROWS
+from seatrial.targets.transformers.worked.labelled import LABEL_ROWS
 from seatrial.targets.transformers.worked.marked import MARKED_ROWS
+from seatrial.targets.transformers.worked.own_templates import OWN_TEMPLATE_ROWS
 from seatrial.targets.transformers.worked.processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked.responses import RESPONSE_ROWS
 from seatrial.targets.transformers.worked.saved_tokenizers import SAVED_ROWS
@@ -190,6 +192,8 @@ CHAT_ROWS: Sequence[Row] = (
     *RESPONSE_ROWS,
     *SCHEMA_ROWS,
     *PROCESSOR_ROWS,
+    *LABEL_ROWS,
+    *OWN_TEMPLATE_ROWS,
     *MARKED_ROWS,
     *CUT_MASK_ROWS,
     *PIECE_ROWS,

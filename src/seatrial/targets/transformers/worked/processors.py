@@ -175,6 +175,11 @@ PROCESSORS: Sequence[Row] = (
 )  # fmt: skip
 
 
+def text_processors() -> Any:
+    """Return a class of processors of texts alone."""
+    return _kinds()[0]
+
+
 def setattr_of(one: Any, name: str, value: Any) -> Any:
     """Set an attribute, and return it."""
     setattr(one, name, value)

@@ -129,7 +129,7 @@ def _made(made: Any, options: Mapping[str, Any]) -> Any:
     """Return a processor of a class; of its parts only names of classes are checked otherwise."""
     given_parts: dict[str, Any] = {}
     for name, parameter in inspect.signature(made.__init__).parameters.items():
-        if name in PARTS:
+        if name in PARTS and name not in options:
             given_parts[name] = _part(made, name)
         elif parameter.default is None and name in VALUES:
             given_parts[name] = VALUES[name]
