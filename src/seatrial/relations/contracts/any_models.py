@@ -20,8 +20,8 @@ AnyForm = Literal[
 back in order; after a call with other rows in training mode; a copy of the model; a model saved and loaded; scaled
 dot-product attention; outputs as a tuple; hidden states and attentions returned too; embeddings in place of ids; a mask
 that hides nothing; marks that replace nothing; positions interpolated to the size that they have; ids padded on the
-right; more embeddings of ids; training mode, without dropout; in float64; pictures with another layout in memory; without a
-cache; rows by themselves, which have a mask, without it and without a cache."""
+right; more embeddings of ids; training mode, without dropout; in float64; pictures with another layout in memory;
+without a cache; rows by themselves that have a mask, without it and without a cache."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Models of texts and pictures with rows of their own pictures and films, one adapter a kind; see `contracts.any_models`.
+"""Models of texts and pictures with rows of pictures and films, one adapter a kind; see `contracts.any_models`.
 
 Laws of rows without pictures: `any_models`. Outputs on record: `any_records`.
 """

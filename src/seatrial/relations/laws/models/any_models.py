@@ -21,8 +21,8 @@ BASE = Relation(
     name="a-base-model-is-one-in-every-form",
     component="any_model",
     statement="Outputs of a base model do not depend on neighbours, their order, earlier calls, a copy, a reload, the "
-    "kind of attention, a cache, masks that hide nothing, further outputs, padding or training mode; gradients do not depend on "
-    "activations computed again; a call changes neither its inputs nor the model's options.",
+    "kind of attention, a cache, masks that hide nothing, further outputs, padding or training mode; gradients do not "
+    "depend on activations computed again; a call changes neither its inputs nor the model's options.",
     cost="CPU, half a second a kind",
     cases=as_it_is,
     seeded=False,
