@@ -71,7 +71,8 @@ class Rows:
         grids = next((self.inputs[one] for one in self.names if one.endswith("_grid_thw")), None)
         if grids is None or name.endswith("_grid_thw"):
             return value[row : row + 1]
-        return value.split(grids.prod(dim=1).tolist())[row]
+        ends = [0, *grids.prod(dim=1).cumsum(0).tolist()]
+        return value[ends[row] : ends[row + 1]]
 
     def reversed(self) -> Inputs:
         """Return the two rows with a picture in the other order, behind the third."""

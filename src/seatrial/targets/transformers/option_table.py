@@ -133,7 +133,11 @@ FAILURES: Sequence[OptionFailure] = (
         for option in ("attention_chunk_size", "layer_types")
     ),
     _fails(
-        "gemma3n_text", "num_kv_shared_layers", ("from the cache",), SHARED_KEYS, before("transformers", "5.6")
+        "gemma3n_text",
+        "num_kv_shared_layers",
+        ("from the cache",),
+        SHARED_KEYS,
+        before("transformers", "5.6"),
     ),
     _fails("gpt2", "scale_attn_", OF_SDPA, SCALES, OLD),
     _fails("mamba2", "rms_norm=", ("acts",), IGNORED, OLD),
