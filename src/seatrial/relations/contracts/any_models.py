@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 AnyForm = Literal[
     "together", "alone", "reversed", "again", "copied", "loaded", "sdpa", "tuple", "asked", "embedded", "mask of ones",
-    "nothing masked", "interpolated", "padded", "resized", "training", "float64", "channels last",
+    "nothing masked", "interpolated", "padded", "resized", "training", "float64", "channels last", "uncached",
+    "unmasked",
 ]  # fmt: skip
 """Rows in one batch with eager attention, which other forms are compared with; rows by themselves; rows in reverse, put
 back in order; after a call with other rows in training mode; a copy of the model; a model saved and loaded; scaled
 dot-product attention; outputs as a tuple; hidden states and attentions returned too; embeddings in place of ids; a mask
 that hides nothing; marks that replace nothing; positions interpolated to the size that they have; ids padded on the
-right; more embeddings of ids; training mode, without dropout; in float64; pictures with another layout in memory."""
+right; more embeddings of ids; training mode, without dropout; in float64; pictures with another layout in memory;
+without a cache; rows by themselves that have a mask, without it and without a cache."""
 
 
 @runtime_checkable

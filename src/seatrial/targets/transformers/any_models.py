@@ -301,7 +301,10 @@ class AnyBase(KnowsFailures):
             "training": self._training,
             "float64": self._float64,
             "channels last": self._strided,
+            "uncached": lambda: self._with(use_cache=False),
         }
+        if form not in made:
+            raise NotServed("rows have no mask")
         try:
             return made[form]()
         except (RuntimeError, ValueError, AttributeError) as error:

@@ -20,6 +20,10 @@ FILM_IDS = ("video_token_id", "video_token_index")
 GRIDS = ((1, 4, 4), (1, 2, 6))
 """Frames, rows and columns of patches of two pictures of unequal sizes, before neighbours are merged."""
 FILM = (2, 4, 4)
+FILMS = (FILM, (1, 4, 4))
+TURNED = ((1, 2, 6), (1, 6, 2))
+"""Two pictures of as many places, one wide and one high."""
+TURNED_FILMS = ((2, 2, 6), (2, 6, 2))
 LEFT_OUT = -100
 
 
@@ -105,22 +109,22 @@ def _in_squares(model: Any) -> Iterator[Media]:
                 yield Media(media, counts)
 
 
-def media_of(model: Any) -> Iterator[Media]:
-    """Yield pictures that a model may take, then films."""
+def media_of(model: Any, grids: Sequence[Sequence[int]] = GRIDS) -> Iterator[Media]:
+    """Yield pictures that a model may take, of these grids where it takes any."""
     takes = inspect.signature(model.forward).parameters
     if "image_grid_thw" in takes:
-        yield _in_grids(model.config, GRIDS, ("pixel_values", "image_grid_thw"))
+        yield _in_grids(model.config, grids, ("pixel_values", "image_grid_thw"))
         return
     if "pixel_values" in takes:
         yield from _in_squares(model)
 
 
-def films_of(model: Any) -> Iterator[Media]:
+def films_of(model: Any, grids: Sequence[Sequence[int]] = FILMS) -> Iterator[Media]:
     """Yield films that a model may take."""
     if "video_grid_thw" in inspect.signature(model.forward).parameters:
-        film = _in_grids(model.config, [FILM, (1, 4, 4)], ("pixel_values_videos", "video_grid_thw"))
+        film = _in_grids(model.config, grids, ("pixel_values_videos", "video_grid_thw"))
         yield film
-        yield replace(film, frames=(FILM[0], 1))
+        yield replace(film, frames=tuple(frames for frames, *_ in grids))
 
 
 def rows_with(model: Any, media: Media) -> Inputs:

@@ -60,6 +60,7 @@ BY_DESIGN: Mapping[tuple[str, str], str] = {
         ],
         "its convolutions, parts or neighbours of places reach over the end of a row",
     ),
+    ("fsmt", "uncached"): "with a cache its decoder gets one id at a time, and makes no mask",
     ("cpmant", "resized"): "ids of its prompts follow those of the vocabulary",
     ("deepseek_v4", "embedded"): "its experts are chosen by ids",
     **dict.fromkeys([("flava", "tuple"), ("poolformer", "tuple")], "its tuple has a place for what is None"),

@@ -101,6 +101,7 @@ MIXED = "Transformers: the router of Doge mixes tokens"
 TEMPERATURES = "Transformers: temperatures of attention in Llama 4"
 SCALES = "Transformers: scales of attention in GPT-2"
 IGNORED = "Transformers: options that are ignored"
+SHARED_KEYS = "Transformers: keys that Gemma 3n shares"
 COUNTS = "Transformers: losses of heads that ignore the count of items"
 
 
@@ -130,6 +131,13 @@ FAILURES: Sequence[OptionFailure] = (
     *(
         _fails("llama4_text", option, PACKED, CHUNKS, before("transformers", "5.23"))
         for option in ("attention_chunk_size", "layer_types")
+    ),
+    _fails(
+        "gemma3n_text",
+        "num_kv_shared_layers",
+        ("from the cache",),
+        SHARED_KEYS,
+        before("transformers", "5.6"),
     ),
     _fails("gpt2", "scale_attn_", OF_SDPA, SCALES, OLD),
     _fails("mamba2", "rms_norm=", ("acts",), IGNORED, OLD),

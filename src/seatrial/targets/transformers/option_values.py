@@ -101,6 +101,8 @@ STRUCTURE: Mapping[str, Sequence[Any]] = {
     "state_size": [12],
 }
 """Sizes that are 1, or equal to another one for which code may take them, in a tiny model."""
+SHARED = "num_kv_shared_layers"
+"""The number of last layers that have the keys and values of earlier ones."""
 WITH: Mapping[str, Mapping[str, Any]] = {
     "n_group": {"topk_group": 1, "num_experts_per_tok": 2},
     "topk_method": {"n_group": 2, "topk_group": 1},
@@ -143,14 +145,19 @@ class Variant:
 
 
 def structures_of(config_class: type[Any], config: Any) -> list[Variant]:
-    """Return a variant for each size of `STRUCTURE` that a configuration has at another value."""
+    """Return a variant for each size of `STRUCTURE` that a configuration has at another value, and shared layers."""
     names, known = _annotations(config_class), config.to_dict()
-    return [
+    found = [
         Variant(name=f"{name}={value}", options={name: value})
         for name, values in STRUCTURE.items()
         for value in values
         if name in names and known.get(name) not in (None, value)
     ]
+    kinds = known.get("layer_types")
+    if SHARED in names and kinds:
+        more = {"num_hidden_layers": 2 * len(kinds), "layer_types": [*kinds, *kinds]}
+        found.append(Variant(name=f"{SHARED}={len(kinds)}", options={SHARED: len(kinds), **more}))
+    return found
 
 
 def variants_of(config_class: type[Any], config: Any, own: Mapping[str, Any]) -> list[Variant]:

@@ -114,6 +114,7 @@ def small_config(config_class: type[Any]) -> Any:
     """
     known = config_class()
     renamed = getattr(known, "attribute_map", None) or {}
+    parts: dict[str, Any] = {}
     given: dict[str, Any] = {
         name: value
         for name, value in OF_PARTS.items()
@@ -125,7 +126,7 @@ def small_config(config_class: type[Any]) -> Any:
         current = getattr(known, name, None)
         part_class = part_class if current is None or isinstance(current, dict) else type(current)
         if part_class.__name__ != "AutoConfig":
-            given[name] = small_config(part_class)
+            given[name] = parts[name] = small_config(part_class)
     values = known.to_dict()
     quiet = {
         name: 0.0
@@ -144,7 +145,11 @@ def small_config(config_class: type[Any]) -> Any:
         given["rope_parameters"] = {**rotary, "mrope_section": [2, 1, 1]}
     shown = {name: value for name, value in ids.items() if hasattr(known, name)}
     own = OF_KINDS.get(getattr(config_class, "model_type", ""), {})
-    return config_class(**{**shown, **marks, **quiet, **given, **own})
+    config = config_class(**{**shown, **marks, **quiet, **given, **own})
+    for name, part in parts.items():
+        if not hasattr(config, name):  # some of release 4 keep a part that is given as a mapping alone
+            setattr(config, name, part)
+    return config
 
 
 def media(kind: str, num_rows: int) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ class TransformersTarget(ComponentsTarget):
         """Return the adapters by name."""
         from seatrial.targets.transformers import (
             any_configurations,
+            any_media,
             any_models,
             any_records,
             causal,
@@ -69,6 +70,7 @@ class TransformersTarget(ComponentsTarget):
             collated,
             masking,
             model_heads,
+            any_media,
             any_models,
             head_records,
             any_records,

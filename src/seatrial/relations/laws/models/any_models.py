@@ -21,8 +21,8 @@ BASE = Relation(
     name="a-base-model-is-one-in-every-form",
     component="any_model",
     statement="Outputs of a base model do not depend on neighbours, their order, earlier calls, a copy, a reload, the "
-    "kind of attention, masks that hide nothing, further outputs, padding or training mode; gradients do not depend on "
-    "activations computed again; a call changes neither its inputs nor the model's options.",
+    "kind of attention, a cache, masks that hide nothing, further outputs, padding or training mode; gradients do not "
+    "depend on activations computed again; a call changes neither its inputs nor the model's options.",
     cost="CPU, half a second a kind",
     cases=as_it_is,
     seeded=False,
@@ -72,6 +72,8 @@ def largest_difference(found: Mapping[str, Tensor], right: Mapping[str, Tensor],
 @BASE.law("training mode", "noise that no option turns off, a branch for training alone", form="training")
 @BASE.law("float64", "a cast, a constant or a mask of float32 that rounds", form="float64")
 @BASE.law("another layout in memory", "a view that reads another order", form="channels last")
+@BASE.law("without a cache", "keys and values that a layer gets from the cache alone", form="uncached")
+@BASE.law("rows without a mask", "positions that are taken for the beginnings of rows", form="unmasked")
 def outputs_are_those_of_the_batch(stack: Any, case: AsItIs, *, form: AnyForm) -> Measure:
     """Compare the outputs in a form with those of one batch."""
     return largest_difference(stack.any_outputs(form), stack.any_outputs("together"), BOUND)

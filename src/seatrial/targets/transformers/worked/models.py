@@ -13,6 +13,7 @@ from seatrial.targets.transformers.worked.calls_losses import LOSS_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_masks import MASK_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_models import MODEL_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_parts import PART_CALL_ROWS
+from seatrial.targets.transformers.worked.capacities import CAPACITY_ROWS
 from seatrial.targets.transformers.worked.configurations import CONFIGURATION_ROWS
 from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
@@ -46,6 +47,7 @@ ROWS: Sequence[Row] = (
     *MASK_CALL_ROWS,
     *LOSS_CALL_ROWS,
     *PART_CALL_ROWS,
+    *CAPACITY_ROWS,
 )
 
 
