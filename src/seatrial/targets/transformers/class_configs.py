@@ -160,9 +160,9 @@ def _quiet(config: Any) -> None:
 
 def _of_two(config_class: Any) -> Any:
     """Return a configuration of an encoder and a decoder, both of the kind BERT."""
-    import transformers
+    from transformers.models.bert.configuration_bert import BertConfig
 
-    parts = [small_config(transformers.BertConfig) for _ in range(2)]
+    parts = [small_config(BertConfig) for _ in range(2)]
     return config_class.from_encoder_decoder_configs(*parts)
 
 

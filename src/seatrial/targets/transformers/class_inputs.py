@@ -335,7 +335,7 @@ def labels_of(model: Any, inputs: Inputs) -> Iterator[Inputs]:
     """Yield labels that a class may take, the likely ones first."""
     names, kind = takes(model.forward), type(model).__name__
     num = int(getattr(model.config, "num_labels", 3) or 3)
-    ids = inputs.get("decoder_input_ids", inputs.get("input_ids"))
+    ids: Any = inputs.get("decoder_input_ids", inputs.get("input_ids"))
     rows = len(next(iter(inputs.values())))
     classes = torch.arange(rows) % max(num, 1)
     if "start_positions" in names:

@@ -128,7 +128,7 @@ def _files(trainer_class: Any) -> list[Any]:
         (tiny_model(tiny_tokenizer(), 0), {"processing_class": tiny_tokenizer()}), (Mixed(), {}), (adapted, {}),
     ):  # fmt: skip
         folder = Path(new_folder())
-        trainer = trainer_class(model=model, args=arguments(learning_rate=0.125), **more)
+        trainer = trainer_class(model=model, args=arguments(), **more)
         trainer.save_model(str(folder))
         names = {one.name for one in folder.iterdir()}
         weights = load_file(next(iter(sorted(folder.glob("*.safetensors")))))
@@ -138,7 +138,6 @@ def _files(trainer_class: Any) -> list[Any]:
             for name, value in own.items()
             if model is not adapted or "lora" in name
         }
-        args = torch.load(folder / "training_args.bin", weights_only=False)
         found.append(
             [
                 sorted(
@@ -146,15 +145,15 @@ def _files(trainer_class: Any) -> list[Any]:
                     & {"config.json", "tokenizer_config.json", "adapter_config.json", "model.safetensors"}
                 ),
                 [name for name, value in weights.items() if not torch.equal(value, due[name])],
-                args.learning_rate,
+                "training_args.bin" in names,
             ]
         )
     return found
 
 
 FILES = [
-    [["config.json", "model.safetensors", "tokenizer_config.json"], [], 0.125], [["model.safetensors"], [], 0.125],
-    [["adapter_config.json"], [], 0.125],
+    [["config.json", "model.safetensors", "tokenizer_config.json"], [], True], [["model.safetensors"], [], True],
+    [["adapter_config.json"], [], True],
 ]  # fmt: skip
 
 

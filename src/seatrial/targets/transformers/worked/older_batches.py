@@ -83,10 +83,11 @@ def _groups(function: Any) -> list[Any]:
     """Return layers in groups of as many of one kind, and the kinds."""
     _request("a", 1)
     found = []
-    for layers in (
+    kinds: list[Any] = [
         ["full_attention"] * 3, ["sliding_attention", "full_attention"] * 2,
         ["sliding_attention"] * 4 + ["full_attention"] * 2, MIXED["layer_types"],
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for layers in kinds:
         config = config_of(num_hidden_layers=len(layers))
         config.layer_types = layers
         found.append([list(one) for one in function(config)])

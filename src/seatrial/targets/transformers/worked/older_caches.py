@@ -181,7 +181,8 @@ def _beyond(made: Any) -> bool:
 def _changed(made: Any) -> list[Any]:
     """Return the keys of all layers after each change of the whole."""
     _of_places(class_of("DynamicCache"))
-    cache, found = made(), []
+    cache = made()
+    found: list[Any] = []
     for layer in range(2):
         cache.update(states_of(10 * layer + 1, 3, 2), states_of(10 * layer + 1, 3, 2), layer)
     for name, value in (
@@ -198,7 +199,8 @@ def _changed(made: Any) -> list[Any]:
 def _static(made: Any) -> list[Any]:
     """Return the layers of caches of one size, those that are made early, and what they say of themselves."""
     _of_places(made)
-    cache, found = made(config=config_of(**MIXED), max_cache_len=7), []
+    cache = made(config=config_of(**MIXED), max_cache_len=7)
+    found: list[Any] = []
     shared = config_of(**MIXED)
     shared.num_kv_shared_layers = 1
     found.append([[type(layer).__name__, layer.get_max_cache_shape()] for layer in cache.layers])

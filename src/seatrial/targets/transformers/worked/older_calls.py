@@ -115,7 +115,7 @@ def _caches(mixin: Any) -> list[Any]:
         config = config_class(**options)
         arguments = dict(given)
         model._prepare_cache_for_generation(config, arguments, modes[mode], 2, 9)
-        cache = arguments.get("past_key_values")
+        cache: Any = arguments.get("past_key_values")
         both = [getattr(cache, f"{name}_attention_cache", None) for name in ("self", "cross")]
         parts = [cache] if both[0] is None else both
         found.append([

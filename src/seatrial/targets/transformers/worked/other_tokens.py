@@ -104,7 +104,7 @@ def _translated(made: Any) -> list[Any]:
 
 def _model() -> Any:
     """Return an assistant of an embedding and a head, whose numbers are those of its ids."""
-    parts = {"in": nn.Embedding(6, 2), "out": nn.Linear(2, 6, bias=False)}
+    parts: dict[str, Any] = {"in": nn.Embedding(6, 2), "out": nn.Linear(2, 6, bias=False)}
     with torch.no_grad():
         for one in parts.values():
             one.weight.copy_(torch.arange(6.0)[:, None].expand(6, 2))

@@ -21,8 +21,8 @@ TIMES, PAD, START, PREVIOUS = 100, 0, 3, 4
 
 
 def model_of(made: Any, **options: Any) -> Any:
-    kind = type("Whisper", (made, nn.Module), {"device": torch.device("cpu")})
-    model = kind.__new__(kind)
+    kind: Any = type("Whisper", (made, nn.Module), {"device": torch.device("cpu")})
+    model: Any = object.__new__(kind)
     nn.Module.__init__(model)
     sizes = {"max_target_positions": 12, "vocab_size": 120, "decoder_layers": 1, "median_filter_width": 3}
     model.config = SimpleNamespace(**{**sizes, **options})
@@ -225,7 +225,7 @@ def _again(made: Any) -> list[Any]:
     found = []
     from transformers.generation.logits_process import WhisperNoSpeechDetection
 
-    detector = WhisperNoSpeechDetection(no_speech_token=1, begin_index=1)
+    detector: Any = WhisperNoSpeechDetection(no_speech_token=1, begin_index=1)
     detector._no_speech_prob = torch.tensor([0.0, 0.7])
     for ratio, logs, silence in (
         (None, None, None), (1.0, None, None), (99.0, None, None), (None, -0.1, None), (None, -9.0, None),
