@@ -146,15 +146,20 @@ def _offloaded(model_class: Any) -> Any:
     return found
 
 
-def _of_parts(model_class: Any) -> Any:
-    """Return types of parts by one for all, one for each, and a text; and types that the files have."""
-    config = of_name("Gemma3Config")(
+def of_two_parts(**options: Any) -> Any:
+    """Return a small configuration of Gemma 3, with a part of texts and one of pictures."""
+    return of_name("Gemma3Config")(
         text_config={"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
                      "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 61},
         vision_config={"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
                        "image_size": 8, "patch_size": 4},
-        mm_tokens_per_image=4, image_token_index=50, boi_token_index=51, eoi_token_index=52,
+        **options,
     )  # fmt: skip
+
+
+def _of_parts(model_class: Any) -> Any:
+    """Return types of parts by one for all, one for each, and a text; and types that the files have."""
+    config = of_two_parts(mm_tokens_per_image=4, image_token_index=50, boi_token_index=51, eoi_token_index=52)
     path = saved(model_class(config).to(torch.bfloat16))
     found: list[Any] = []
     for given in (

@@ -11,7 +11,7 @@ from torch import nn
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.tiny import made_model
 from seatrial.targets.transformers.small_models import model_class as of_name
-from seatrial.targets.transformers.worked.calls_loading import CAUSAL, IDS, UTILITIES
+from seatrial.targets.transformers.worked.calls_loading import CAUSAL, IDS, UTILITIES, of_two_parts
 from seatrial.targets.transformers.worked.losses import numbers
 from seatrial.targets.transformers.worked.recorded_calls import Call, refusal, rows_of
 from seatrial.targets.transformers.worked.weights import BERT, T5, llama, same, saved
@@ -19,13 +19,7 @@ from seatrial.targets.transformers.worked.weights import BERT, T5, llama, same, 
 
 def _attentions(model_class: Any) -> Any:
     """Return kinds of attention of a whole and its parts that are set later, by one name and by part."""
-    config = of_name("Gemma3Config")(
-        text_config={"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
-                     "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 61},
-        vision_config={"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
-                       "image_size": 8, "patch_size": 4},
-    )  # fmt: skip
-    model = model_class._from_config(config, attn_implementation="eager")
+    model = model_class._from_config(of_two_parts(), attn_implementation="eager")
     found: list[Any] = []
 
     def seen() -> list[str]:

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from seatrial.targets.common.target import find_name
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.marked import (
@@ -19,6 +18,7 @@ from seatrial.targets.transformers.worked.marked import (
     media_processor,
     messages_of,
     padded,
+    processor_class,
     rows_of_tokens,
     shown,
 )
@@ -67,18 +67,9 @@ def _by_tokenizer(tokenizer: Any, chats: Any, form: Mapping[str, Any]) -> list[l
 
 def _text_processor() -> Any:
     """Return a processor of texts alone, which releases before 5.18 take too."""
-    made: Any = find_name("transformers", ["transformers:ProcessorMixin"])
-    options: Any = find_name("transformers", ["transformers.processing_utils:ProcessingKwargs"])
 
-    class Processor(made):  # type: ignore[misc]
+    class Processor(processor_class()):  # type: ignore[misc]
         """A processor."""
-
-        attributes = ["tokenizer"]  # noqa: RUF012  of Transformers
-        tokenizer_class = "AutoTokenizer"
-        valid_processor_kwargs = options
-
-        def __init__(self, tokenizer: Any = None, chat_template: Any = None) -> None:
-            super().__init__(tokenizer, chat_template=chat_template)
 
         def __call__(self, text: Any = None, **given: Any) -> Any:
             """Return the fields of texts."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,20 +94,24 @@ def _expanded(mixin: Any) -> list[Any]:
     ]  # fmt: skip
 
 
-def _lengths(mixin: Any) -> list[list[Any]]:
+LIMITS: Sequence[tuple[Mapping[str, int], tuple[bool, bool], bool]] = (
+    ({"max_new_tokens": 3}, (True, True), False),
+    ({"max_new_tokens": 3, "max_length": 9}, (False, True), False),
+    ({"max_length": 9}, (False, True), False),
+    ({"max_length": 20}, (True, True), False),
+    ({"max_length": 20, "min_new_tokens": 2, "min_length": 9}, (True, False), False),
+    ({"max_length": 20, "min_length": 9}, (True, False), False),
+    ({"max_length": 9, "min_length": 8}, (False, False), True),
+    ({"max_length": 20, "min_length": 3}, (True, False), True),
+    ({"max_new_tokens": 3, "min_new_tokens": 1}, (True, True), True),
+)
+"""Options of lengths, whether the largest and the least are defaults, and whether embeddings are given."""
+
+
+def lengths_by(limits: Sequence[Any], mixin: Any) -> list[list[Any]]:
     """Return the largest and least lengths by where limits are given, with four ids, or six embeddings."""
     found = []
-    for options, defaults, embedded in (
-        ({"max_new_tokens": 3}, (True, True), False),
-        ({"max_new_tokens": 3, "max_length": 9}, (False, True), False),
-        ({"max_length": 9}, (False, True), False),
-        ({"max_length": 20}, (True, True), False),
-        ({"max_length": 20, "min_new_tokens": 2, "min_length": 9}, (True, False), False),
-        ({"max_length": 20, "min_length": 9}, (True, False), False),
-        ({"max_length": 9, "min_length": 8}, (False, False), True),
-        ({"max_length": 20, "min_length": 3}, (True, False), True),
-        ({"max_new_tokens": 3, "min_new_tokens": 1}, (True, True), True),
-    ):  # fmt: skip
+    for options, defaults, embedded in limits:
         own = _config(**{"min_length": 0, **options})
         model = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=False, max_position_embeddings=22))
         inputs, length = (torch.zeros(1, 6, 2), 0) if embedded else (ids_of([5, 6, 7, 8]), 4)
@@ -336,7 +341,7 @@ HELPER_ROWS: Sequence[Row] = (
     _row("arguments of several copies", _expanded,
          [[[1], [1], [2], [2]], [[3], [3], [4], [4]], ["a"], None, [[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]],
           [1.0, 1.0, 1.0, 2.0, 2.0, 2.0], [[[1]], [[3]]]], "5.23"),
-    _row("lengths by limits", _lengths,
+    _row("lengths by limits", partial(lengths_by, LIMITS),
          [[7, 0], [7, 0], [9, 0], [22, 0], [22, 6], [22, 9], [3, 2], [20, 0], [3, 1]], "5.8"),
     _row("a prompt as long as the limit", _too_long, Refused("max_length")),
     _row("an argument that is not known", _typing, Refused("temprature")),

@@ -50,8 +50,8 @@ CHATS: Mapping[str, Turns] = {
 """Conversations. A video's tokens have its number before them."""
 
 
-def media_processor() -> Any:
-    """Return a processor whose media are their numbers of tokens, with a tokenizer of letters."""
+def processor_class() -> Any:
+    """Return the class of a processor of a tokenizer alone, to which others add their media."""
     made: Any = find_name("transformers", ["transformers:ProcessorMixin"])
     options: Any = find_name("transformers", ["transformers.processing_utils:ProcessingKwargs"])
 
@@ -61,12 +61,22 @@ def media_processor() -> Any:
         attributes = ["tokenizer"]  # noqa: RUF012  of Transformers
         tokenizer_class = "AutoTokenizer"
         valid_processor_kwargs = options
-        image_token, video_token, audio_token = (f"<{kind}>" for kind in KINDS)
-        image_processor = video_processor = SimpleNamespace()
-        feature_extractor = SimpleNamespace(sampling_rate=16_000)
 
         def __init__(self, tokenizer: Any = None, chat_template: Any = None) -> None:
             super().__init__(tokenizer, chat_template=chat_template)
+
+    return Processor
+
+
+def media_processor() -> Any:
+    """Return a processor whose media are their numbers of tokens, with a tokenizer of letters."""
+
+    class Processor(processor_class()):  # type: ignore[misc]
+        """A processor."""
+
+        image_token, video_token, audio_token = (f"<{kind}>" for kind in KINDS)
+        image_processor = video_processor = SimpleNamespace()
+        feature_extractor = SimpleNamespace(sampling_rate=16_000)
 
         def prepare_inputs_layout(self, **given: Any) -> Any:
             text = given["text"]

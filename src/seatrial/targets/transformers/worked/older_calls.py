@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from seatrial.targets.transformers.worked.caches import states_of
 from seatrial.targets.transformers.worked.calls import batch, causal, encoding
 from seatrial.targets.transformers.worked.continued import CONTINUED_ROWS
 from seatrial.targets.transformers.worked.drafts import DRAFT_ROWS, LONG
-from seatrial.targets.transformers.worked.helpers import HELPER_ROWS
+from seatrial.targets.transformers.worked.helpers import HELPER_ROWS, LIMITS, lengths_by
 from seatrial.targets.transformers.worked.scores import SCORE_ROWS, ids_of
 from seatrial.targets.transformers.worked.settings import SETTING_ROWS
 from seatrial.targets.transformers.worked.states import STATE_ROWS
@@ -149,28 +149,6 @@ def _chunks(mixin: Any) -> list[str]:
         found = model.generate(**given, prefill_chunk_size=size).tolist()
         wrong += [] if found == due else [f"{size}: {found}, {due} are due"]
     return wrong
-
-
-def _lengths(mixin: Any) -> list[list[Any]]:
-    """Return the largest and least lengths by where limits are given, with four ids, or six embeddings."""
-    made, found = find_name("transformers", ["transformers:GenerationConfig"]), []
-    for options, defaults, embedded in (
-        ({"max_new_tokens": 3}, (True, True), False), ({"max_new_tokens": 3, "max_length": 9}, (False, True), False),
-        ({"max_length": 9}, (False, True), False), ({"max_length": 20}, (True, True), False),
-        ({"max_length": 20, "min_new_tokens": 2, "min_length": 9}, (True, False), False),
-        ({"max_length": 9, "min_length": 8}, (False, False), True),
-        ({"max_length": 20, "min_length": 3}, (True, False), True),
-        ({"max_new_tokens": 3, "min_new_tokens": 1}, (True, True), True),
-    ):  # fmt: skip
-        own = made(**{"min_length": 0, **options})
-        model = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=False, max_position_embeddings=22))
-        inputs, length = (torch.zeros(1, 6, 2), 0) if embedded else (ids_of([5, 6, 7, 8]), 4)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            name = "inputs_embeds" if embedded else "input_ids"
-            after = mixin._prepare_generated_length(model, own, *defaults, name, length, inputs)
-        found.append([after.max_length, after.min_length])
-    return found
 
 
 def _limits(mixin: Any) -> list[list[int]]:
@@ -328,7 +306,7 @@ OLDER_CALL_ROWS: Sequence[Row] = (
           [["StaticCache", 9, 2], ["StaticCache", 4, 2]]], ["DynamicCache", [["DynamicCache", -1, 1]]], [True, 0],
           [True, 0], [False, 0], [False, 0]]),
     _row(MIXIN, "prompts in chunks", _chunks, []),
-    _row(MIXIN, "lengths by limits", _lengths,
+    _row(MIXIN, "lengths by limits", partial(lengths_by, [*LIMITS[:5], *LIMITS[6:]]),
          [[7, 0], [7, 0], [9, 0], [22, 0], [22, 6], [3, 2], [14, 0], [3, 1]]),
     _row(MIXIN, "lengths of rows", _limits, [[7, 3, 4], [7, 3, 7], [6, 2, 3]]),
     _row("_speculative_sampling", "candidates that are sure", _drawn,
