@@ -9,7 +9,9 @@ adapters. Names are beginnings of those of adapters; without any, all are record
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -25,39 +27,70 @@ def rounded(values: Sequence[float]) -> list[float]:
     return [round(value, places) for value in values]
 
 
+def given_by(stack: Any) -> dict[str, list[float]]:
+    """Return what the installed release gives for each option that it serves."""
+    found = {}
+    for option in stack.option_names():
+        try:
+            found[option] = rounded(stack.projections(option))
+        except NotServed:
+            continue
+    return found
+
+
+def _same(first: Sequence[float], second: Sequence[float]) -> bool:
+    bound = BOUND / 4 * max(second[-1], 1e-9)
+    return len(first) == len(second) and max(abs(a - b) for a, b in zip(first, second, strict=True)) <= bound
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def _write(path: Path, found: Mapping[str, Any]) -> None:
+    lines = [f"{json.dumps(kind)}: {json.dumps(values)}" for kind, values in sorted(found.items()) if values]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def add(path: Path, kind: str, given: Mapping[str, list[float]], installed: str) -> None:
+    """Add what a release gives to the record of a kind.
+
+    What a release before 5 gives otherwise than the release on record, or gives alone, is kept beside the record.
+    """
+    found, is_old = _read(path), Version(installed) < Version("5")
+    own = found.setdefault(kind, {})
+    others = _read(family_records.before_5(path))
+    older = others.setdefault(kind, {})
+    for option, values in given.items():
+        if option in own and _same(values, own[option][1:]):
+            own[option][0] = min(own[option][0], installed, key=Version)
+            older.pop(option, None)
+        elif is_old and option in older and _same(values, older[option][1:]):
+            older[option][0] = min(older[option][0], installed, key=Version)
+        elif option in (older if is_old else own):
+            before = (older if is_old else own)[option]
+            print(kind, repr(option), "differs from", *before, values, flush=True)
+        else:
+            (older if is_old else own)[option] = [installed, *values]
+    _write(path, found)
+    _write(family_records.before_5(path), others)
+
+
 def main(names: Sequence[str]) -> None:
     """Add the installed release to the record."""
-    installed = release("transformers")
     for name, adapter in {**family_records.EVERY, **any_records.EVERY, **head_records.EVERY}.items():
         if names and not name.startswith(tuple(names)):
             continue
-        path = adapter.path
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         try:
             stack = adapter()
-            options = stack.option_names()
+            given = given_by(stack)
         except Gone:
             continue
         except Exception as error:  # noqa: BLE001  the configuration refuses these sizes
             print(name, type(error).__name__, str(error)[:150], flush=True)
             continue
-        own = found.setdefault(stack.kind, {})
-        for option in options:
-            try:
-                given = rounded(stack.projections(option))
-            except NotServed:
-                continue
-            _, *right = own.setdefault(option, [installed, *given])
-            if len(right) == len(given) and max(
-                abs(a - b) for a, b in zip(given, right, strict=True)
-            ) <= BOUND / 4 * max(right[-1], 1e-9):
-                own[option][0] = min(own[option][0], installed, key=Version)
-            else:
-                print(name, repr(option), "differs from", own[option][0], right, given, flush=True)
-        if not own:
-            del found[stack.kind]
-        lines = [f"{json.dumps(kind)}: {json.dumps(values)}" for kind, values in sorted(found.items())]
-        path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        add(stack.path, stack.kind, given, release("transformers"))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,13 @@ from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.transformers.any_models import LARGEST, NOISES
 from seatrial.targets.transformers.any_pictures import Inputs, Media, films_of, media_of, rows_with
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
-from seatrial.targets.transformers.family_records import OLDEST, of_gradients, projected, record, recorded_of
+from seatrial.targets.transformers.family_records import (
+    OLDEST,
+    is_recorded,
+    of_gradients,
+    projected,
+    recorded_of,
+)
 from seatrial.targets.transformers.option_values import _rotated, variants_of
 from seatrial.targets.transformers.small_models import (
     classes_of_release,
@@ -248,4 +254,4 @@ def _adapter(kind: str) -> type[Recorded]:
 
 EVERY: dict[str, type[Any]] = {f"recorded-pictures-{kind}": _adapter(kind) for kind in KINDS}
 """Those that can be recorded."""
-ADAPTERS: dict[str, type[Any]] = {name: one for name, one in EVERY.items() if one.kind in record(one.path)}
+ADAPTERS: dict[str, type[Any]] = {name: one for name, one in EVERY.items() if is_recorded(one.path, one.kind)}

@@ -62,11 +62,23 @@ def record(path: Path = RECORD) -> Mapping[str, Mapping[str, Sequence[Any]]]:
     return found
 
 
+def before_5(path: Path) -> Path:
+    """Return the file beside a record with what releases before 5 give otherwise."""
+    return path.with_stem(f"{path.stem}_4")
+
+
+def is_recorded(path: Path, kind: str) -> bool:
+    """Return whether a record has a kind, of any release."""
+    return kind in record(path) or kind in record(before_5(path))
+
+
 def recorded_of(path: Path, kind: str) -> Mapping[str, Sequence[float]]:
     """Return the projections of a kind that the record has for the installed release."""
     installed = Version(release("transformers"))
-    own = record(path).get(kind, {}).items()
-    return {name: values for name, (oldest, *values) in own if installed >= Version(oldest)}
+    own = dict(record(path).get(kind, {}))
+    if installed < Version("5"):
+        own |= record(before_5(path)).get(kind, {})
+    return {name: values for name, (oldest, *values) in own.items() if installed >= Version(oldest)}
 
 
 def rows() -> list[list[int]]:
@@ -276,4 +288,4 @@ def _adapter(family: str) -> type[FamilyRecord]:
 
 EVERY: dict[str, type[Any]] = {f"recorded-{family}": _adapter(family) for family in FAMILIES}
 """Those that can be recorded."""
-ADAPTERS: dict[str, type[Any]] = {name: one for name, one in EVERY.items() if one.kind in record(one.path)}
+ADAPTERS: dict[str, type[Any]] = {name: one for name, one in EVERY.items() if is_recorded(one.path, one.kind)}

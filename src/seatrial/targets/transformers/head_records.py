@@ -13,7 +13,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.transformers.any_records import Recorded
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
-from seatrial.targets.transformers.family_records import projected, record, rows
+from seatrial.targets.transformers.family_records import is_recorded, projected, rows
 from seatrial.targets.transformers.head_table import FAMILIES
 from seatrial.targets.transformers.model_heads import FamilyHeads
 
@@ -87,4 +87,4 @@ EVERY: dict[str, type[Any]] = {
     for family in FAMILIES
 }
 """Those that can be recorded."""
-ADAPTERS: dict[str, type[Any]] = {name: one for name, one in EVERY.items() if one.kind in record(HEADS)}
+ADAPTERS: dict[str, type[Any]] = {name: one for name, one in EVERY.items() if is_recorded(HEADS, one.kind)}
