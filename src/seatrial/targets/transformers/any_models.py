@@ -38,7 +38,7 @@ NOT_AGAIN = ("Sam3LiteText",)
 """Classes that refuse to compute activations again."""
 REFUSED = (
     "Expected mat_a", "the same dtype", "should be the same", "All labels must be provided", "not auto",
-    "not supported", "has no attribute 'expand'",
+    "not supported", "has no attribute 'expand'", "float without overflow", "mixed dtype (CPU)", "Missing `**kwargs`",
 )  # fmt: skip
 """Parts of messages of parts without float64, training that needs labels, no table of ids, and no token that marks are
 replaced with."""
@@ -274,9 +274,14 @@ class AnyBase(KnowsFailures):
         return self._called(self._drawn("sdpa"), self._inputs)
 
     def _asked(self) -> Inputs:
-        return self._called(
-            self._model, {**self._inputs, "output_hidden_states": True, "output_attentions": True}
-        )
+        taken = inspect.signature(self._model.forward).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+        asked = {
+            name: True for name in ("output_hidden_states", "output_attentions") if takes_any or name in taken
+        }
+        if not asked:
+            raise NotServed("it has no further outputs")
+        return self._called(self._model, {**self._inputs, **asked})
 
     def any_outputs(self, form: AnyForm) -> Mapping[str, Tensor]:
         inputs = self._inputs
@@ -307,7 +312,7 @@ class AnyBase(KnowsFailures):
             raise NotServed("rows have no mask")
         try:
             return made[form]()
-        except (RuntimeError, ValueError, AttributeError) as error:
+        except (RuntimeError, ValueError, AttributeError, TypeError) as error:
             if any(part in str(error) for part in REFUSED):
                 raise NotServed(error_line(error)) from error
             raise

@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from seatrial.relations.contracts.supervised import SupervisedSpec
 from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.zoo import balance_loss
 from seatrial.targets.transformers.heads import EPOCHS, QWEN, UNEQUAL, UNEVEN, LanguageModel, example_ids
 
@@ -50,10 +52,21 @@ class Mixtral(LanguageModel):
         return balance_loss([layer for one in found for layer in one], NUM_CHOSEN)
 
 
-class MixtralGrouped(Mixtral):
-    """Mixtral, tokens sorted by their experts."""
+class OtherExperts(Mixtral):
+    """Mixtral whose experts are computed in another way."""
 
     thorough = True
+
+    def __init__(self) -> None:
+        """Find the option in the installed release."""
+        super().__init__()
+        if not hasattr(PreTrainedModel, "set_experts_implementation"):
+            raise Gone(f"transformers {release('transformers')} computes experts in one way")
+
+
+class MixtralGrouped(OtherExperts):
+    """Mixtral, tokens sorted by their experts."""
+
     options: ClassVar[Mapping[str, Any]] = {**Mixtral.options, "experts_implementation": "grouped_mm"}
 
     def supervised_logits(self, model: Any, example: int) -> tuple[Tensor, Sequence[int]]:
@@ -67,10 +80,9 @@ class MixtralGrouped(Mixtral):
         return super().supervised_balance(model, examples)
 
 
-class MixtralBatched(Mixtral):
+class MixtralBatched(OtherExperts):
     """Mixtral, the matrices of each token's experts gathered."""
 
-    thorough = True
     options: ClassVar[Mapping[str, Any]] = {**Mixtral.options, "experts_implementation": "batched_mm"}
 
 

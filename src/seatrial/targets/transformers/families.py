@@ -23,6 +23,7 @@ from seatrial.targets.common.tiny import made_model
 from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.transformers.family_caches import CACHES, given_cache
 from seatrial.targets.transformers.family_calls import FamilyCalls
+from seatrial.targets.transformers.family_failures import OLDER
 from seatrial.targets.transformers.family_files import file_errors
 from seatrial.targets.transformers.family_table import FAMILIES, SIZES, Family
 from seatrial.targets.transformers.small_models import has_option, small_config, text_config, with_options
@@ -348,7 +349,7 @@ def _adapter(family: str) -> type[CausalFamily]:
             "__doc__": f"The family {family}.",
             "family": family,
             "thorough": not FAMILIES[family].quick,
-            "known_failures": FAMILIES[family].known,
+            "known_failures": (*FAMILIES[family].known, *OLDER.get(family, ())),
         },
     )
 

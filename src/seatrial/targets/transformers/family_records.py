@@ -51,6 +51,8 @@ LONGER_ROW = KnownFailure(
 )
 FLOOR = 1e-3
 """Of gradients, relative to the largest: what is smaller weighs less."""
+NOISE = 1e-5
+"""Of gradients, relative to the largest: what is smaller is left out, as some machines round it to zero."""
 
 
 @cache
@@ -116,11 +118,12 @@ def of_gradients(loss: float, gradients: Mapping[str, Tensor]) -> list[float]:
     """
     own = {name: value for whole, every in gradients.items() for name, value in pieces(whole, every)}
     sizes = {name: float(value.double().square().mean().sqrt()) for name, value in own.items()}
-    floor = FLOOR * max(sizes.values(), default=0.0)
+    largest = max(sizes.values(), default=0.0)
+    floor = FLOOR * largest
     total, logs, num = 0.0, 0.0, 0
     for name, value in sorted(own.items()):
-        if not sizes[name]:
-            continue  # an expert that no token goes to, which is no tensor of its own in each release
+        if sizes[name] <= NOISE * largest:
+            continue  # also an expert that no token goes to, which is no tensor of its own in each release
         num += 1
         weight = math.cos(zlib.crc32(name.encode()))
         total += weight * projection(value) / (sizes[name] + floor)

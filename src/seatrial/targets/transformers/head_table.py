@@ -23,6 +23,8 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """By the type of the configuration. Others that a release has are uncovered, and are named so: FNet, ConvBERT, XLNet,
 Nystromformer and YOSO see padding by design, and the small models of some are not small, or are not made."""
+SINCE: Mapping[str, str] = {"mra": "5"}
+"""The first release whose model takes rows of any length."""
 NO_HEADS: Mapping[str, Sequence[str]] = {"roformer": ("choices",)}
 """Kinds that are not judged: RoFormer summarises a choice by its last place, which may be padding, by default."""
 

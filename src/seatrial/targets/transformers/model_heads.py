@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.contracts.model_heads import CLASSES, HeadForm, HeadKind
@@ -17,7 +18,7 @@ from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.transformers.families import saved_and_loaded
 from seatrial.targets.transformers.family_options import draw_by_names
 from seatrial.targets.transformers.generators import LARGEST
-from seatrial.targets.transformers.head_table import FAILURES, FAMILIES, NO_HEADS
+from seatrial.targets.transformers.head_table import FAILURES, FAMILIES, NO_HEADS, SINCE
 from seatrial.targets.transformers.small_models import (
     END,
     PAD,
@@ -75,6 +76,8 @@ class FamilyHeads(KnowsFailures):
         mapping = find_name("transformers", ["transformers.models.auto.configuration_auto:CONFIG_MAPPING"])
         if self.family not in mapping or not self.head_kinds:
             raise Gone(f"transformers {release('transformers')} has no {self.family} with a head")
+        if Version(release("transformers")) < Version(SINCE.get(self.family, "0")):
+            raise Gone(f"{self.family} of transformers {release('transformers')} takes whole blocks alone")
         self._config_class = mapping[self.family]
 
     @cached_property

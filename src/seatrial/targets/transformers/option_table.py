@@ -63,7 +63,10 @@ OF_FAMILIES: Mapping[tuple[str, str], str] = {
         )
     },
     ("deepseek_v2", "n_group"): "the choice of groups is another option",
-    ("bamba", "mamba_chunk_size"): "another order of the same sums",
+    **{
+        (family, "mamba_chunk_size"): "another order of the same sums"
+        for family in ("bamba", "falcon_h1", "granitemoehybrid")
+    },
     ("dots1", "sliding_window"): "no layer of the tiny model slides",
     ("doge", "norm_topk_prob"): "the tiny model has no experts",
     ("doge", "num_experts"): "the tiny model has no experts",
@@ -101,12 +104,16 @@ MIXED = "Transformers: the router of Doge mixes tokens"
 TEMPERATURES = "Transformers: temperatures of attention in Llama 4"
 SCALES = "Transformers: scales of attention in GPT-2"
 IGNORED = "Transformers: options that are ignored"
+SLIDES = "Transformers: the sliding window of PhiMoE"
 SHARED_KEYS = "Transformers: keys that Gemma 3n shares"
 COUNTS = "Transformers: losses of heads that ignore the count of items"
+SMALL = "Transformers: small functions of older releases"
 
 
 OLD, TO_5_0 = before("transformers", "5"), before("transformers", "5.1")
 OF_SDPA = ("sdpa", "sdpaleft", "from the cache", "sdpa gradient", "packed sdpa", "acts")
+WHOLE = (*OF_SIZES, *PACKED, "items", "acts", "sdpa gradient")
+"""The laws that a model breaks that cannot be made or called."""
 
 
 def _fails(
@@ -158,6 +165,50 @@ FAILURES: Sequence[OptionFailure] = (
     ),
 )
 
+OLDER: Sequence[OptionFailure] = (
+    _fails(
+        "codegen falcon gpt_neo gpt_neox_japanese gptj granitemoe granitemoeshared jetmoe nemotron olmoe phimoe "
+        "qwen2_moe stablelm",
+        "",
+        PACKED,
+        PACKED_ROWS,
+        OLD,
+    ),
+    _fails("apertus", "", ("saved",), SMALL, OLD),
+    *(_fails("deepseek_v2", option, ("acts",), IGNORED, OLD) for option in ("aux_loss_alpha", "seq_aux")),
+    _fails("doge", "is_moe", ("checkpointed", "sdpa gradient", "items", "acts", "saved"), SMALL, OLD),
+    _fails("doge", "sliding_window=None", ("sdpa",), SMALL, OLD),
+    _fails("falcon_h1", "mamba_rms_norm", ("from the cache",), SMALL, OLD),
+    *(
+        _fails("falcon_h1", option, ("acts",), IGNORED, OLD)
+        for option in ("mamba_expand", "mamba_norm_before_gate")
+    ),
+    _fails("gemma2", "attn_logit_softcapping", ("acts",), IGNORED, OLD),
+    *(_fails("granitemoehybrid", option, ("acts",), IGNORED, OLD) for option in ("rope_theta", "rope_type")),
+    _fails("jamba", "sliding_window", ("acts",), IGNORED, OLD),
+    *(
+        _fails("jetmoe", option, WHOLE, SMALL, OLD)
+        for option in ("num_experts_per_tok", "num_key_value_heads")
+    ),
+    _fails("modernbert-decoder", "", ("items",), COUNTS, OLD),
+    *(
+        _fails("modernbert-decoder", option, ("acts",), IGNORED, OLD)
+        for option in ("local_rope_theta", "layer_types")
+    ),
+    _fails("olmo3", "rope_type", ("acts",), IGNORED, OLD),
+    _fails("opt", "layer_norm_elementwise_affine", WHOLE, SMALL, OLD),
+    _fails("phi", "rope_type=longrope", ("from the cache",), SMALL, OLD),
+    _fails("phi", "partial_rotary_factor", ("from the cache",), SMALL, OLD),
+    _fails("phimoe", "", ("from the cache",), SLIDES, OLD),
+    _fails("phimoe", "rope_type", WHOLE, SMALL, OLD),
+    *(
+        _fails("qwen2_moe", option, ("from the cache",), SLIDES, OLD)
+        for option in ("sliding_window", "use_sliding")
+    ),
+    *(_fails("stablelm", option, WHOLE, SMALL, OLD) for option in ("partial_rotary_factor", "qk_layernorm")),
+)
+"""Of 4.57, and not of the newest."""
+
 
 def why_excluded(family: str, law: str, name: str) -> str | None:
     """Return why a law is not about an option of a family, by the library's design."""
@@ -181,6 +232,6 @@ def failures_of(adapter: Any, law: str) -> Mapping[str, str]:
     """Return the findings by the beginnings of options, of those with which a law fails on the installed release."""
     return {
         known.option: known.finding
-        for known in FAILURES
+        for known in (*FAILURES, *OLDER)
         if adapter.family in known.families and law in known.laws and known.releases(adapter)
     }

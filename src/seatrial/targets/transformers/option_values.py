@@ -221,7 +221,7 @@ def _values(name: str, value: Any, annotation: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         if "drop" in name or "jitter" in name or "eps" in name:
             yield 0.5
-        elif name == "partial_rotary_factor" and value >= 1:
+        elif name in ("partial_rotary_factor", "rotary_pct") and value >= 1:
             yield 0.5  # a share
         elif value and name not in SIZES and name != "rope_theta":
             yield round(1.7 * value, 6)
