@@ -67,6 +67,12 @@ OF_FAMILIES: Mapping[tuple[str, str], str] = {
         (family, "mamba_chunk_size"): "another order of the same sums"
         for family in ("bamba", "falcon_h1", "granitemoehybrid")
     },
+    ("falcon_h1", "mamba_expand"): "the tiny model's width is given by another option",
+    ("falcon_h1", "mamba_norm_before_gate"): "the tiny model has no such norm",
+    **{
+        ("granitemoehybrid", option): "the tiny model has no rotary embeddings"
+        for option in ("rope_theta", "rope_type")
+    },
     ("dots1", "sliding_window"): "no layer of the tiny model slides",
     ("doge", "norm_topk_prob"): "the tiny model has no experts",
     ("doge", "num_experts"): "the tiny model has no experts",
@@ -129,7 +135,7 @@ FAILURES: Sequence[OptionFailure] = (
     _fails("opt bert roberta biogpt camembert electra", "", PACKED, PACKED_ROWS),
     _fails("mamba2 granitemoehybrid falcon_h1 bamba", "time_step_limit", ("from the cache",), STEP_LIMITS),
     _fails("mamba falcon_mamba mamba2", "use_bias", ("from the cache",), STATE_BIAS),
-    _fails("granitemoehybrid falcon_h1 bamba", "mamba_proj_bias", ("sdpaleft", "from the cache"), STATE_BIAS),
+    _fails("granitemoehybrid falcon_h1 bamba jamba", "mamba_proj_bias", ("sdpaleft", "from the cache"), STATE_BIAS),
     _fails("recurrent_gemma", "", ("sdpaleft", "from the cache"), STATE_BIAS),
     _fails("doge", "is_moe", (*BY_LENGTH, "sdpa", "loss"), MIXED),
     _fails("youtu", "tie_word_embeddings", ("saved",), NO_PADDING_ROW),
@@ -179,12 +185,7 @@ OLDER: Sequence[OptionFailure] = (
     _fails("doge", "is_moe", ("checkpointed", "sdpa gradient", "items", "acts", "saved"), SMALL, OLD),
     _fails("doge", "sliding_window=None", ("sdpa",), SMALL, OLD),
     _fails("falcon_h1", "mamba_rms_norm", ("from the cache",), SMALL, OLD),
-    *(
-        _fails("falcon_h1", option, ("acts",), IGNORED, OLD)
-        for option in ("mamba_expand", "mamba_norm_before_gate")
-    ),
     _fails("gemma2", "attn_logit_softcapping", ("acts",), IGNORED, OLD),
-    *(_fails("granitemoehybrid", option, ("acts",), IGNORED, OLD) for option in ("rope_theta", "rope_type")),
     _fails("jamba", "sliding_window", ("acts",), IGNORED, OLD),
     *(
         _fails("jetmoe", option, WHOLE, SMALL, OLD)
