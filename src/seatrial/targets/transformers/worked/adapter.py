@@ -21,6 +21,7 @@ from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
 from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
+from seatrial.targets.transformers.worked.calls_training import TRAINING_CALL_ROWS
 from seatrial.targets.transformers.worked.changed_resumes import CHANGED_ROWS
 from seatrial.targets.transformers.worked.chats import CHAT_ROWS
 from seatrial.targets.transformers.worked.collators import COLLATOR_ROWS
@@ -328,6 +329,7 @@ ROWS: Sequence[Row] = (
     Row("states", PLACE, "the model of an optimizer", _optimized, [[True, True], [True, True]], since="5"),
     *GENERATION_ROWS,
     *CALL_ROWS,
+    *TRAINING_CALL_ROWS,
     *CONTINUED_ROWS,
     *REPEATED_ROWS,
     *BEAM_ROWS,
