@@ -21,6 +21,8 @@ from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
 from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
+from seatrial.targets.transformers.worked.calls_specials import SPECIAL_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_tokens import TOKEN_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_training import TRAINING_CALL_ROWS
 from seatrial.targets.transformers.worked.changed_resumes import CHANGED_ROWS
 from seatrial.targets.transformers.worked.chats import CHAT_ROWS
@@ -330,6 +332,8 @@ ROWS: Sequence[Row] = (
     *GENERATION_ROWS,
     *CALL_ROWS,
     *TRAINING_CALL_ROWS,
+    *TOKEN_CALL_ROWS,
+    *SPECIAL_CALL_ROWS,
     *CONTINUED_ROWS,
     *REPEATED_ROWS,
     *BEAM_ROWS,
