@@ -21,6 +21,7 @@ from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
 from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
+from seatrial.targets.transformers.worked.calls_sounds import SOUND_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_specials import SPECIAL_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_tokens import TOKEN_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_training import TRAINING_CALL_ROWS
@@ -334,6 +335,7 @@ ROWS: Sequence[Row] = (
     *TRAINING_CALL_ROWS,
     *TOKEN_CALL_ROWS,
     *SPECIAL_CALL_ROWS,
+    *SOUND_CALL_ROWS,
     *CONTINUED_ROWS,
     *REPEATED_ROWS,
     *BEAM_ROWS,
