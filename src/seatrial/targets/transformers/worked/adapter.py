@@ -21,6 +21,8 @@ from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
 from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
+from seatrial.targets.transformers.worked.calls_films import FILM_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_pictures import PICTURE_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_sounds import SOUND_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_specials import SPECIAL_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_tokens import TOKEN_CALL_ROWS
@@ -336,6 +338,8 @@ ROWS: Sequence[Row] = (
     *TOKEN_CALL_ROWS,
     *SPECIAL_CALL_ROWS,
     *SOUND_CALL_ROWS,
+    *PICTURE_CALL_ROWS,
+    *FILM_CALL_ROWS,
     *CONTINUED_ROWS,
     *REPEATED_ROWS,
     *BEAM_ROWS,
