@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import torch
 
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.transformers.worked.recorded_calls import Call, refusal, rows_of
 
 CHANGES, PICTURES = "transformers.image_transforms", "transformers.image_utils"
@@ -24,14 +25,25 @@ def picture(*shape: int, seed: int = 0) -> Any:
 
 CHW, HWC, GREY = picture(3, 4, 6), picture(4, 6, 3, seed=1), picture(4, 6, seed=2)
 REAL = CHW.astype(np.float32) / 255
-PIL_RGB, PIL_GREY = PIL.Image.fromarray(HWC), PIL.Image.fromarray(GREY)
-PIL_RGBA = PIL.Image.fromarray(picture(4, 6, 4, seed=3))
+
+
+def _of_pil(array: Any) -> Any:
+    """Return a picture of PIL, or the array where PIL is missing."""
+    if find_spec("PIL") is None:
+        return array
+    import PIL.Image
+
+    return PIL.Image.fromarray(array)
+
+
+PIL_RGB, PIL_GREY = _of_pil(HWC), _of_pil(GREY)
+PIL_RGBA = _of_pil(picture(4, 6, 4, seed=3))
 FIRST, LAST = "channels_first", "channels_last"
 
 
 def shown(value: Any) -> Any:
     """Return a result with its type, and pictures as numbers."""
-    if isinstance(value, PIL.Image.Image):
+    if type(value).__module__.startswith("PIL"):
         return ["PIL", value.mode, *shown(np.asarray(value).astype(np.float64))]
     if isinstance(value, np.ndarray):
         return [
@@ -50,6 +62,8 @@ def shown(value: Any) -> Any:
 
 def by_table(calls: Calls, function: Any) -> list[Any]:
     """Return what each call gives, or the type of its error."""
+    if find_spec("PIL") is None:
+        raise NotServed("pictures need the package Pillow")
     return [
         refusal(lambda given=given, options=options: shown(function(*given, **options)))
         for given, options in calls
@@ -147,7 +161,7 @@ TABLES: Mapping[str, Calls] = {
         for more in FORMATS[:3]
     ]
     + [((CHW, 1), {"constant_values": value}) for value in (7, (1, 2), ((1, 2), (3, 4)), "x")],
-    "convert_to_rgb": each([PIL_RGB, PIL_GREY, PIL_RGBA, CHW, PIL_RGBA.convert("P")]),
+    "convert_to_rgb": each([PIL_RGB, PIL_GREY, PIL_RGBA, CHW, _of_pil(GREY)]),
     "flip_channel_order": [((one,), more) for one in (CHW, HWC, GREY) for more in FORMATS],
     "split_to_tiles": [
         ((torch.tensor(picture(2, 3, 4, 6)), *tiles), {}) for tiles in ((2, 3), (1, 2), (4, 1))
