@@ -22,7 +22,9 @@ from seatrial.targets.transformers.worked.beams import BEAM_ROWS
 from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
 from seatrial.targets.transformers.worked.calls_films import FILM_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_options import OPTION_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_pictures import PICTURE_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_runs import RUN_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_sounds import SOUND_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_specials import SPECIAL_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_tokens import TOKEN_CALL_ROWS
@@ -340,6 +342,8 @@ ROWS: Sequence[Row] = (
     *SOUND_CALL_ROWS,
     *PICTURE_CALL_ROWS,
     *FILM_CALL_ROWS,
+    *RUN_CALL_ROWS,
+    *OPTION_CALL_ROWS,
     *CONTINUED_ROWS,
     *REPEATED_ROWS,
     *BEAM_ROWS,
