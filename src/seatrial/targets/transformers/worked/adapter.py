@@ -21,6 +21,7 @@ from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
 from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
+from seatrial.targets.transformers.worked.calls_collators import COLLATOR_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_films import FILM_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_options import OPTION_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_pictures import PICTURE_CALL_ROWS
@@ -342,6 +343,7 @@ ROWS: Sequence[Row] = (
     *SOUND_CALL_ROWS,
     *PICTURE_CALL_ROWS,
     *FILM_CALL_ROWS,
+    *COLLATOR_CALL_ROWS,
     *RUN_CALL_ROWS,
     *OPTION_CALL_ROWS,
     *CONTINUED_ROWS,
