@@ -97,7 +97,18 @@ TABLES: Mapping[str, Calls] = {
     ]
     + [(([1],), {"scale": 2.0})],
     "to_pil_image": each(
-        [CHW, HWC, GREY[None], REAL, torch.tensor(CHW), PIL_RGB, REAL * 300, CHW.astype(np.float32), "x"],
+        [
+            CHW,
+            HWC,
+            GREY[None],
+            REAL,
+            torch.tensor(CHW),
+            PIL_RGB,
+            np.ones((3, 2, 2), np.float32),
+            REAL * 300,
+            CHW.astype(np.float32),
+            "x",
+        ],
         {},
         {"do_rescale": False},
         {"do_rescale": True},

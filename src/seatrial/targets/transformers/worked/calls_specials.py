@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.transformers.worked.calls_tokens import (
     PATTERNS,
@@ -207,6 +208,22 @@ def _kinds(function: Any) -> list[Any]:
     ]
 
 
+def _places(base: Any) -> list[Any]:
+    """Return places of signs, words, tokens and texts in an encoding of the package tokenizers, counted from both ends."""
+    made = tiny_tokenizer()
+    encoded = made([["ab cd", "ef"], ["ghi", "j k"]], padding=True, return_offsets_mapping=True)
+    found: list[Any] = [
+        [encoded.tokens(row), encoded.word_ids(row), encoded.sequence_ids(row)] for row in (0, 1)
+    ]
+    names = ("token_to_word", "token_to_sequence", "word_to_tokens", "token_to_chars", "word_to_chars", "char_to_token",
+             "char_to_word")  # fmt: skip
+    for name, place in product(
+        names, ((0,), (-1,), (0, 1), (1, -2), (-1, 2), (-2, -1), (1, 0, 1), (0, 1, 1), (-1, 0, 1))
+    ):
+        found.append([name, *place, str(refusal(partial(getattr(encoded, name), *place)))])
+    return found
+
+
 BASE = "transformers.tokenization_utils_base"
 PYTHON = "transformers.tokenization_python:{0} transformers.tokenization_utils:{0}"
 CALLS: Sequence[Call] = (
@@ -215,6 +232,7 @@ CALLS: Sequence[Call] = (
     Call("batches", PYTHON.format("Trie"), "cuts of texts", _tries),
     Call("batches", PYTHON.format("ExtensionsTrie"), "cuts and continuations", _tries),
     Call("batches", f"{BASE}:BatchEncoding", "tensors and errors", _tensors),
+    Call("batches", "transformers:PreTrainedTokenizerFast", "places from both ends", _places),
     Call("batches", PYTHON.format("_is_control"), "kinds of signs", _kinds),
 )
 SPECIAL_CALL_ROWS = rows_of(CALLS)
