@@ -12,6 +12,7 @@ import torch
 
 from seatrial.targets.transformers.worked.calls_pictures import (
     CHANGES,
+    CHW,
     FIRST,
     FORMATS,
     HWC,
@@ -173,6 +174,24 @@ def _grouped(function: Any) -> list[Any]:
     return found
 
 
+def _older(made: Any) -> list[Any]:
+    """Return pictures that the older extractor of features changes."""
+    one, found = made(), []
+    for value in (CHW, HWC, torch.tensor(CHW), PIL_RGB):
+        calls = (
+            *(partial(one.center_crop, value, size) for size in (2, (3, 5), (6, 9), (2, 9))),
+            *(partial(one.resize, value, size, default_to_square=False) for size in (3, (3, 5))),
+            *(partial(one.to_numpy_array, value, rescale=rescale, channel_first=first)
+              for rescale in (None, True, False) for first in (True, False)),
+            partial(one.normalize, value, [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]),
+            partial(one.normalize, value, 0.5, 0.25, rescale=True),
+            partial(one.expand_dims, value), partial(one.flip_channel_order, value), partial(one.to_pil_image, value),
+            partial(one.rotate, value, 90), partial(one.convert_rgb, value),
+        )  # fmt: skip
+        found += [refusal(lambda call=call: shown(call())) for call in calls]
+    return found
+
+
 def _sizes(made: Any) -> list[Any]:
     """Return sizes that are read, set and compared as mappings and as fields."""
     one, other = made(height=3, width=5), made(shortest_edge=4, longest_edge=9)
@@ -209,6 +228,7 @@ CALLS: Sequence[Call] = (
     Call("formulas", f"{FILMS}:VideoMetadata", "times and rates", _metadata),
     Call("formulas", f"{CHANGES}:group_images_by_shape", "groups and orders", _grouped),
     Call("formulas", f"{FILMS}:group_videos_by_shape", "groups and orders", _grouped),
+    Call("formulas", f"{PICTURES}:ImageFeatureExtractionMixin", "changes of pictures", _older),
     Call("formulas", f"{PICTURES}:SizeDict", "fields of sizes", _sizes),
 )
 FILM_CALL_ROWS = rows_of(CALLS)

@@ -209,7 +209,7 @@ def _kinds(function: Any) -> list[Any]:
 
 
 def _places(base: Any) -> list[Any]:
-    """Return places of signs, words, tokens and texts in an encoding of the package tokenizers, counted from both ends."""
+    """Return places of signs, words and tokens in an encoding of the package tokenizers, from both ends."""
     made = tiny_tokenizer()
     encoded = made([["ab cd", "ef"], ["ghi", "j k"]], padding=True, return_offsets_mapping=True)
     found: list[Any] = [

@@ -361,6 +361,17 @@ def _names(function: Any) -> list[Any]:
             [str(module.get_module_class_from_name(model, name)) for name in ("LayerNorm", "Conv1d")]]  # fmt: skip
 
 
+def _arguments(function: Any) -> list[int]:
+    """Return numbers of arguments of functions, some of which are given."""
+
+    def three(one: Any, two: Any, other: Any = 1) -> None: ...
+
+    return [
+        function(call)
+        for call in (three, partial(three, 1), partial(three, other=2), partial(three, 1, other=2))
+    ]
+
+
 PARTS, STEPS = "transformers.trainer_pt_utils", "transformers.optimization"
 CALLS: Sequence[Call] = (
     Call("states", f"{STEPS}:Adafactor", "steps by options", _adafactor),
@@ -379,6 +390,7 @@ CALLS: Sequence[Call] = (
     Call("validations", f"{PARTS}:nested_concat", "arrays of shapes", _arrays),
     Call("validations", f"{PARTS}:EvalLoopContainer", "batches that are joined", _contained),
     Call("batches", f"{PARTS}:is_attention_mask_causal", "masks", _causal_masks),
+    Call("states", "transformers.trainer_utils:number_of_arguments", "given arguments", _arguments),
     Call("states", f"{PARTS}:get_parameter_names", "types and patterns", _names),
 )  # fmt: skip
 TRAINING_CALL_ROWS = rows_of(CALLS)
