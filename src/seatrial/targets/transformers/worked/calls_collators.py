@@ -140,7 +140,7 @@ def _collated(rows: Any, calls: Sequence[Mapping[str, Any]], made: Any) -> list[
 
 
 def _short(found: Sequence[Any]) -> list[Any]:
-    """Return each result as a number that tells values and places apart, to keep the record small."""
+    """Return each result as a number of its values and their places, to keep the record small."""
     numbers = []
     for one in found:
         total = 0

@@ -307,7 +307,7 @@ def _own_loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
 
 
 def _losses(base: Any) -> list[Any]:
-    """Return losses of a model of tokens by labels, counts, smoothing and a function of one's own."""
+    """Return losses of a model of tokens by labels, counts, smoothing and a custom function."""
     found: list[Any] = []
     ids = torch.arange(40, 52).reshape(2, 6)
     labels = ids.clone()

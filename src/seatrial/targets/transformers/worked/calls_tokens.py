@@ -140,7 +140,7 @@ def _encoded(pattern: str, base: Any) -> list[Any]:
 
 
 def _short(found: Sequence[Any]) -> list[Any]:
-    """Return each result as a number that tells values and places apart, to keep the record small."""
+    """Return each result as a number of its values and their places, to keep the record small."""
     return [one if isinstance(one, str) else _summed(one) for one in found]
 
 
