@@ -21,6 +21,15 @@ from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
 from seatrial.targets.transformers.worked.boxes import BOX_ROWS
 from seatrial.targets.transformers.worked.calls import CALL_ROWS
+from seatrial.targets.transformers.worked.calls_collators import COLLATOR_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_films import FILM_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_options import OPTION_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_pictures import PICTURE_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_runs import RUN_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_sounds import SOUND_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_specials import SPECIAL_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_tokens import TOKEN_CALL_ROWS
+from seatrial.targets.transformers.worked.calls_training import TRAINING_CALL_ROWS
 from seatrial.targets.transformers.worked.changed_resumes import CHANGED_ROWS
 from seatrial.targets.transformers.worked.chats import CHAT_ROWS
 from seatrial.targets.transformers.worked.collators import COLLATOR_ROWS
@@ -328,6 +337,15 @@ ROWS: Sequence[Row] = (
     Row("states", PLACE, "the model of an optimizer", _optimized, [[True, True], [True, True]], since="5"),
     *GENERATION_ROWS,
     *CALL_ROWS,
+    *TRAINING_CALL_ROWS,
+    *TOKEN_CALL_ROWS,
+    *SPECIAL_CALL_ROWS,
+    *SOUND_CALL_ROWS,
+    *PICTURE_CALL_ROWS,
+    *FILM_CALL_ROWS,
+    *COLLATOR_CALL_ROWS,
+    *RUN_CALL_ROWS,
+    *OPTION_CALL_ROWS,
     *CONTINUED_ROWS,
     *REPEATED_ROWS,
     *BEAM_ROWS,
