@@ -25,7 +25,9 @@ from seatrial.targets.transformers.worked.records.sounds import _sounds
 RECORD = "joint_record"
 LONGEST = 1.2
 """Seconds for the cases of a class."""
-TOKEN_IDS = re.compile(r"tokenizer\.(\w+_token)_id\b")
+TOKEN_IDS = re.compile(r"""tokenizer(?:\.|, ["'])(\w+_token)(?:_id)?\b""")
+WRITTEN = re.compile(r"""_token\b[^\n"']*=\s*["']([^"'\n]{3,})["']""", re.IGNORECASE)
+"""A special token of any form in the source of a processor."""
 OTHER_TOKENS = ("|ENDOFTEXT|", "|SPEAKER|", "|NEWLINE|", "<image_soft_token>", "<audio_soft_token>")
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "Idefics3ImageProcessor": {"size": {"longest_edge": 728}}, "SmolVLMImageProcessor": {"size": {"longest_edge": 728}},
@@ -44,7 +46,8 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "Kosmos2Processor": "CLIPImageProcessor", "XCLIPProcessor": "VideoMAEImageProcessor",
         "InternVLProcessor": "GotOcr2ImageProcessor", "AyaVisionProcessor": "GotOcr2ImageProcessor",
         "Florence2Processor": "CLIPImageProcessor", "Qwen2_5OmniProcessor": "Qwen2VLImageProcessor",
-        "Qwen3OmniMoeProcessor": "Qwen2VLImageProcessor", "Step3p7Processor": "Step3VisionImageProcessor",
+        "Qwen3OmniMoeProcessor": "Qwen2VLImageProcessor", "InklingProcessor": "InklingImageProcessor",
+        "Kosmos2_5Processor": "Kosmos2_5ImageProcessor",
     },
     "feature_extractor": {
         "MusicFlamingoProcessor": "WhisperFeatureExtractor", "ParakeetProcessor": "ParakeetFeatureExtractor",
@@ -78,7 +81,8 @@ def _tokenizer_text(made: Any) -> tuple[str, dict[str, str], tuple[str, ...]]:
     )
     names = dict.fromkeys([*processors.NAMED.findall(source), *TOKEN_IDS.findall(source)])
     named = {name: f"<{name}>" for name in names if name not in processors.COMMON}
-    found = [*processors.SPECIAL.findall(source), *processors.USUAL, *OTHER_TOKENS, *named.values()]
+    written = [*processors.SPECIAL.findall(source), *WRITTEN.findall(source)]
+    found = [*written, *processors.USUAL, *OTHER_TOKENS, *named.values()]
     letters = [*processors.COMMON.values(), *processors.LETTERS]
     vocabulary = {one: at for at, one in enumerate(dict.fromkeys(letters))}
     import tokenizers
@@ -129,7 +133,9 @@ def _name_of(made: Any, part: str) -> str:
         known = next((one for one in known if one), None) if isinstance(known, tuple) else known
         if not isinstance(known, str) or known.startswith("Auto"):
             folder = processors._folder(made)
-            known = find_name("transformers", [f"transformers.models.auto.{AUTO[part]}"]).get(folder)
+            table = find_name("transformers", [f"transformers.models.auto.{AUTO[part]}"])
+            names = (folder, folder.replace("_", "-"), f"{folder}-swin", folder.replace("2_5", "-2.5"))
+            known = next((table[one] for one in names if one in table), None)
     if isinstance(known, Mapping):
         known = known.get("torchvision") or known.get("pil")
     if isinstance(known, tuple):
@@ -175,7 +181,28 @@ FILMED: Mapping[str, Any] = {
 PICTURED: Mapping[str, Any] = {"text": ["{image}a", "b {image} cd?"], "images": [1, 1], "padding": True}
 SOUNDED: Mapping[str, Any] = {"text": ["{audio}a", "b {audio} cd?"], "audio": 2, "padding": True}
 KNOWN_TIMES = {"video_metadata": "films"}
+POINTS: Mapping[str, Any] = {
+    "images": 2, "return_tensors": "pt", "input_points": [[[[10, 20], [30, 4]]], [[[5, 6]]]],
+    "input_labels": [[[1, 0]], [[1]]],
+}  # fmt: skip
+BOXES: Mapping[str, Any] = {
+    "images": 2, "return_tensors": "pt", "input_boxes": [[[2, 3, 30, 20], [10, 10, 20, 20]], [[1, 4, 20, 50]]],
+}  # fmt: skip
+NEEDS: Mapping[str, Mapping[str, Any]] = {
+    "MossTranscribeDiarizeProcessor": {"return_tensors": "pt"}, "PocketTTSProcessor": {"return_tensors": "pt"},
+    "CohereAsrProcessor": {"language": "en"}, "OneFormerProcessor": {"task_inputs": ["semantic", "panoptic"]},
+    "KyutaiSpeechToTextProcessor": {"return_tensors": "pt"},
+}  # fmt: skip
+"""Options without which a class cannot be called."""
+OTHERS = (
+    "options of parts", "pictures of unlike numbers", "pictures of no row", "sounds, options of parts",
+    "pictures, without first tokens", "sounds, texts of no sound", "points", "boxes",
+)  # fmt: skip
+"""Calls of processors that have a record of `processors` too."""
 CALLS: Mapping[str, Mapping[str, Any]] = {
+    "points": POINTS,
+    "one point": {**POINTS, "images": 1, "input_points": [[[[10, 20]]]], "input_labels": [[[1]]]},
+    "boxes": BOXES,
     "films, times": {**FILMED, **KNOWN_TIMES},
     "films, left": {**FILMED, **KNOWN_TIMES, "padding_side": "left", "return_tensors": "pt"},
     "films, sampled": {**FILMED, **KNOWN_TIMES, "do_sample_frames": True, "num_frames": 2},
@@ -307,7 +334,11 @@ def _saved(processor: Any) -> Any:
 def _takes(made: Any, call: Mapping[str, Any]) -> bool:
     parameters = inspect.signature(made.__init__).parameters
     parts = {*parameters} if {*parameters} & {*processors.PARTS} else {*getattr(made, "attributes", ())}
-    return all({*PARTS_OF.get(one, parts)} & parts for one in call) and "none" not in call
+    pointed = [one for one in call if one.startswith("input_")]
+    takes = inspect.signature(made.__call__).parameters
+    if "none" in call or not {*pointed} <= {*takes}:
+        return False
+    return all({*PARTS_OF.get(one, parts)} & parts for one in call)
 
 
 def _cases(made: Any) -> Iterator[str]:
@@ -323,16 +354,16 @@ def _cases(made: Any) -> Iterator[str]:
     kinds = {"image": "images", "video": "videos", "audio": "audio"}
     for name in CHATS:
         if (few and name == "text") or _takes(made, {kinds.get(NEEDED.get(name, ""), "none"): 1}):
-            for form in FORMS if few and name in ("text", "images") else ("plain",):
+            forms = FORMS if few else {name: FORMS[name] for name in ("plain", "of the assistant")}
+            for form in forms if name in ("text", "images") else ("plain",):
                 yield json.dumps({"chat": name, "form": form})
     for name, call in CALLS.items():
-        if (few or "videos" in call) and _takes(made, call):
+        if (few or "videos" in call or name in OTHERS) and _takes(made, call):
             yield json.dumps({"call": name})
     for name, call in processors.CALLS.items():
         if few and _takes(made, call):
             yield json.dumps({"older": name})
-    if few:
-        yield json.dumps({"ask": "files"})
+    yield json.dumps({"ask": "files"})
 
 
 def _ask(made: Any, case: str) -> Any:
@@ -349,7 +380,8 @@ def _ask(made: Any, case: str) -> Any:
         with mock.patch.object(processors, "_made", lambda made, options: _made(made, options)):
             return processors._ask(made, case)
     call = CALLS[asked["call"]] if "call" in asked else processors.CALLS[asked["older"]]
-    return dict(processor(**_inputs(processor, call)).items())
+    more = NEEDS.get(made.__name__, {})
+    return dict(processor(**_inputs(processor, {**call, **more})).items())
 
 
 def places_of(kind: str) -> str:
@@ -359,15 +391,7 @@ def places_of(kind: str) -> str:
 
 def given_now() -> dict[str, Any]:
     """Return what the installed release gives."""
-    return given({name: places_of(name) for name in sorted({*_names()})}, _cases, _ask, LONGEST)
-
-
-def _names() -> Iterator[str]:
-    """Yield processors of films, and those that have no other record."""
-    for name in processors._names():
-        made = find_name("transformers", [places_of(name)])
-        if _few(name) or _takes(made, {"videos": 1}):
-            yield name
+    return given({name: places_of(name) for name in sorted({*processors._names()})}, _cases, _ask, LONGEST)
 
 
 def _few(name: str) -> bool:
