@@ -7,12 +7,13 @@ from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked.records.apart import rows_of
+from seatrial.targets.transformers.worked.records.called import CALLED_ROWS
 from seatrial.targets.transformers.worked.records.older_tokenizers import OLDER_ROWS
 from seatrial.targets.transformers.worked.records.pictures import PICTURE_ROWS
 from seatrial.targets.transformers.worked.records.processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked.records.sounds import SOUND_ROWS
 
-ROWS: Sequence[Row] = (*PICTURE_ROWS, *SOUND_ROWS, *PROCESSOR_ROWS, *OLDER_ROWS)
+ROWS: Sequence[Row] = (*PICTURE_ROWS, *SOUND_ROWS, *PROCESSOR_ROWS, *OLDER_ROWS, *CALLED_ROWS)
 
 
 class OfRecords(Worked):
