@@ -9,6 +9,7 @@ import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from seatrial.targets.common.trainers import new_folder
@@ -73,22 +74,23 @@ def _ask(made: Any, case: str) -> Any:
     """Return how each option of calls and files compares with that of the constructor."""
     table, always = _kind(made), json.loads(case)["options"]
     plain = made(**always)
-    found = {}
-    due = _answer(lambda: plain(**_inputs(table, plain)))
-    found[""] = _same(_answer(lambda: _read(made, always)(**_inputs(table, plain))), due)
+
+    def answer(new: Callable[[], Any], **more: Any) -> Any:
+        return _answer(lambda: new()(**_inputs(table, plain), **copy.deepcopy(more)))
+
+    due = answer(lambda: plain)
+    found: dict[str, Any] = {"": _same(answer(partial(_read, made, always)), due)}
     for name, value in sorted(plain.to_dict().items()):
         if name in SKIPPED:
             continue
         for other in list(_other(table, name, value))[:1]:
             options = {**always, name: other}
-            right = _answer(lambda options=options: made(**options)(**_inputs(table, plain)))
-            called = _answer(
-                lambda name=name, other=other: plain(**_inputs(table, plain), **{name: copy.deepcopy(other)})
-            )
-            read = _answer(lambda options=options: _read(made, options)(**_inputs(table, plain)))
+            right = answer(partial(made, **options))
+            called = answer(lambda: plain, **{name: other})
+            read = answer(partial(_read, made, options))
             changes = "" if right is None or due is None else _same(right, due)
             found[name] = [_same(called, right), _same(read, right), changes]
-    found["again"] = _same(_answer(lambda: plain(**_inputs(table, plain))), due)
+    found["again"] = _same(answer(lambda: plain), due)
     return found
 
 
