@@ -5,6 +5,7 @@ Here are processors and calls that `processors` has not: films, chats with media
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import re
@@ -381,7 +382,7 @@ def _ask(made: Any, case: str) -> Any:
             return processors._ask(made, case)
     call = CALLS[asked["call"]] if "call" in asked else processors.CALLS[asked["older"]]
     more = NEEDS.get(made.__name__, {})
-    return dict(processor(**_inputs(processor, {**call, **more})).items())
+    return dict(processor(**_inputs(processor, copy.deepcopy({**call, **more}))).items())
 
 
 def places_of(kind: str) -> str:
