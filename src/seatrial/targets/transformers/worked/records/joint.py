@@ -209,6 +209,8 @@ CALLS: Mapping[str, Mapping[str, Any]] = {
     "films, sampled": {**FILMED, **KNOWN_TIMES, "do_sample_frames": True, "num_frames": 2},
     "films, sampled by time": {**FILMED, **KNOWN_TIMES, "do_sample_frames": True, "fps": 2},
     "films, types": {**FILMED, **KNOWN_TIMES, "return_mm_token_type_ids": True},
+    "a film of five frames": {
+        **FILMED, "text": ["{video}a"], "videos": "five", "video_metadata": "five", "do_sample_frames": False},
     "two films of a text": {**FILMED, **KNOWN_TIMES, "text": ["x{video}y{video}"]},
     "films and pictures": {**FILMED, **KNOWN_TIMES, "text": ["{image}a{video}b{image}", "{video}"], "images": [2, 0]},
     "films and pictures of one list": {
@@ -313,9 +315,10 @@ def _inputs(processor: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
     if "videos" in asked:
         marks = {kind: processors._mark(processor, kind) for kind in ("image", "video", "audio")}
         found["text"] = [text.format(**marks) for text in asked["text"]]
-        found["videos"] = _films()
+        found["videos"] = [videos.film(5, 56, 56)] if asked["videos"] == "five" else _films()
     if "video_metadata" in asked:
-        found["video_metadata"] = [{**one, "width": 56, "height": 56} for one in videos._metadata(4, 6)]
+        frames = (5,) if asked["video_metadata"] == "five" else (4, 6)
+        found["video_metadata"] = [{**one, "width": 56, "height": 56} for one in videos._metadata(*frames)]
     return found
 
 
