@@ -63,7 +63,6 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
 }  # fmt: skip
 """Parts that a processor's own mappings do not name."""
 PARTS_OF = {**processors.NEEDED, "videos": ("video_processor",)}
-"""Parts that arguments need."""
 AUTO = {
     "image_processor": "image_processing_auto:IMAGE_PROCESSOR_MAPPING_NAMES",
     "video_processor": "video_processing_auto:VIDEO_PROCESSOR_MAPPING_NAMES",
@@ -250,11 +249,10 @@ CHATS: Mapping[str, list[list[tuple[str, list[str]]]]] = {
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "prompted": {"add_generation_prompt": True},
-    "of the assistant": {"return_assistant_tokens_mask": True, "last": False},
+    "of the assistant": {"return_assistant_tokens_mask": True},
     "continued": {"continue_final_message": True},
     "tools": {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]},
 }
-"""Options of chats."""
 NEEDED = {"images": "image", "two images": "image", "videos": "video", "sounds": "audio", "all": "image"}
 TEMPLATE = (
     "{% if tools %}[{% for t in tools %}{{ t.function.name }}{% endfor %}]{% endif %}"
@@ -284,9 +282,7 @@ def _chat(name: str) -> list[list[dict[str, Any]]]:
 
 
 def _asked_chat(processor: Any, name: str, form: Mapping[str, Any]) -> Any:
-    options = dict(form)
-    options.pop("last", None)
-    chats = _chat(name)
+    options, chats = dict(form), _chat(name)
     more = {"padding": True}
     nested = "processor_kwargs" in inspect.signature(processor.apply_chat_template).parameters
     found = processor.apply_chat_template(
