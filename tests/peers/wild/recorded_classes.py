@@ -1,9 +1,9 @@
 """Records the outputs of every class of modules of models of the installed Transformers.
 
-    python -m tests.peers.wild.recorded_classes [--rich] NAME ...
+    python -m tests.peers.wild.recorded_classes [--rich] [--new] NAME ...
 
 Run in the environment of each release in turn: each adds to the file in the folder of the adapters. Names are
-those of packages in `transformers.models`. `--rich` records those of `class_rich`.
+those of packages in `transformers.models`. `--rich` records those of `class_rich`, `--new` what is not on record yet.
 """
 
 import json
@@ -25,8 +25,10 @@ def _same(first: Sequence[float], second: Sequence[float]) -> bool:
     return len(first) == len(second) and max(abs(a - b) for a, b in pairs) <= bound
 
 
-def add(kind: str, line: str, records: Any = class_records) -> dict[str, dict[str, list[float]]]:
-    """Return what is on record of a module, with what the installed release gives."""
+def add(
+    kind: str, line: str, records: Any = class_records, *, again: bool = True
+) -> dict[str, dict[str, list[float]]]:
+    """Return what is on record of a module, with what the release gives; `again`: also of what is there."""
     stack = records._adapter(kind)()
     path = stack.path
     whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -37,6 +39,9 @@ def add(kind: str, line: str, records: Any = class_records) -> dict[str, dict[st
         if kept := lines.get(other, lines.get("")):
             found[name] = {other: kept}
     for name in stack.option_names():
+        if not again and {line, ""} & {*before.get(name, {})}:
+            found[name] = before[name]
+            continue
         try:
             given = rounded(stack.projections(name))
         except NotServed:
@@ -60,7 +65,7 @@ def main(names: Sequence[str]) -> None:
         if kind.startswith("--"):
             continue
         try:
-            found = add(kind, line, records)
+            found = add(kind, line, records, again="--new" not in names)
         except Gone as gone:
             print(kind, gone, flush=True)
             continue

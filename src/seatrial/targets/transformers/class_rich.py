@@ -1,6 +1,6 @@
-"""Text models on record in which every part acts: noise in training, caches of several steps, padding that is told.
+"""Text models on record in which every part acts: noise in training, caches of several steps, padding in ids and masks.
 
-A second record beside that of `class_records`, of richer configurations and inputs; see `rich_configs`.
+A second record, in addition to that of `class_records`, of richer configurations and inputs; see `rich_configs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs of text models whose padding is told by ids and masks; see `class_rich`."""
+"""Inputs of text models with padding in ids and masks; see `class_rich`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.transformers.class_inputs import ROWS, Inputs, labels_of, takes, whole_numbers
+from seatrial.targets.transformers.any_inputs import ROWS
+from seatrial.targets.transformers.class_inputs import Inputs, labels_of, takes, whole_numbers
 from seatrial.targets.transformers.class_outputs import called
 from seatrial.targets.transformers.rich_configs import PADDING
 from seatrial.targets.transformers.small_models import END
@@ -28,17 +29,17 @@ def mask_of(size: int, *, left: bool = False, shape: Sequence[int] = ()) -> Tens
     return mask[:, None].repeat(1, shape[1], 1) if len(shape) == 3 else mask
 
 
-def padded(model: Any, inputs: Inputs, *, left: bool = False, told: bool = True) -> Inputs:
-    """Return rows of ids whose ends, or starts, are the id of padding; `told`: with their mask."""
+def padded(model: Any, inputs: Inputs, *, left: bool = False, masked: bool = True) -> Inputs:
+    """Return rows of ids whose ends, or starts, are the id of padding; `masked`: with their mask."""
     ids = inputs["input_ids"]
     mask = mask_of(ids.shape[-1], left=left, shape=ids.shape)
     given = {**inputs, "input_ids": ids.masked_fill(mask == 0, PADDING)}
-    if told and "attention_mask" in takes(model.forward):
+    if masked and "attention_mask" in takes(model.forward):
         given["attention_mask"] = mask
     if "decoder_input_ids" in given:
         kept = mask_of(T_DECODER, shape=given["decoder_input_ids"].shape)
         given["decoder_input_ids"] = given["decoder_input_ids"].masked_fill(kept == 0, PADDING)
-        if told and "decoder_attention_mask" in takes(model.forward):
+        if masked and "decoder_attention_mask" in takes(model.forward):
             given["decoder_attention_mask"] = kept
     return given
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.transformers.any_inputs import ROWS
 from seatrial.targets.transformers.class_inputs import (
-    ROWS,
     Inputs,
     drawn,
     takes,
@@ -101,7 +101,7 @@ def _padded_left(model: Any, inputs: Inputs) -> Sequence[float]:
 
 @_makes("padded untold")
 def _padded_untold(model: Any, inputs: Inputs) -> Sequence[float]:
-    return number_of(called(model, padded(model, inputs, told=False)))
+    return number_of(called(model, padded(model, inputs, masked=False)))
 
 
 @_makes("learned")
@@ -230,7 +230,7 @@ def _far(model: Any, inputs: Inputs) -> Sequence[float]:
 
 @_makes("packed")
 def _packed(model: Any, inputs: Inputs) -> Sequence[float]:
-    """Return the outputs of one row of several texts, which their places alone tell apart."""
+    """Return the outputs of one row of several texts, which their places alone distinguish."""
     if "position_ids" not in takes(model.forward) or "decoder_input_ids" in inputs:
         raise NotServed("no places of tokens are taken")
     places = torch.cat([torch.arange(size) for size in PACKED])[None]
@@ -366,7 +366,7 @@ def _long(model: Any, inputs: Inputs) -> Sequence[float]:
 
 
 def _classified(model: Any, inputs: Inputs, num: int, labels: Tensor) -> Sequence[float]:
-    """Return the loss of rows whose problem their labels and the number of labels tell."""
+    """Return the loss of rows whose problem follows from their labels and the number of labels."""
     if not type(model).__name__.endswith("SequenceClassification"):
         raise NotServed("no rows are classified")
     other = copy.deepcopy(model)
