@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from seatrial.relations.not_served import NotServed
@@ -59,7 +58,8 @@ NOISY = ("noisy", "noisy routers", "still")
 OF_PLAIN = ("long",)
 """What is recorded of the main class alone, without options."""
 OF_MAIN = (
-    "steps", "steps placed", "far", "packed", "noisy routers", "asked", "sdpa", "eager experts", "start",
+    "steps", "steps placed", "far", "packed", "noisy routers", "asked", "scaled", "scaled steps", "eager experts",
+    "start",
 )  # fmt: skip
 """What is recorded of the main class of a configuration alone, with every group of options."""
 
@@ -270,14 +270,26 @@ def _noisy_routers(model: Any, inputs: Inputs) -> Sequence[float]:
     return _learned(model.train(), {**given, "output_router_logits": True})
 
 
-@_makes("sdpa")
-def _sdpa(model: Any, inputs: Inputs) -> Sequence[float]:
-    """Return outputs of padded rows with scaled dot-product attention."""
+def _scaled(model: Any) -> Any:
+    """Return a model made with scaled dot-product attention: in releases of 4 some have classes of their own for it."""
     if not getattr(model, "_supports_sdpa", False):
         raise NotServed("no scaled dot-product attention")
-    other = copy.deepcopy(model)
-    other.set_attn_implementation("sdpa")
-    return number_of(called(other, padded(other, inputs, left=True)))
+    with torch.random.fork_rng(devices=[]):
+        made = type(model)._from_config(copy.deepcopy(model.config), attn_implementation="sdpa")
+    other = made.float().eval()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+@_makes("scaled")
+def _scaled_rows(model: Any, inputs: Inputs) -> Sequence[float]:
+    other = _scaled(model)
+    return number_of([called(other, padded(other, inputs, left=left)) for left in (True, False)])
+
+
+@_makes("scaled steps")
+def _scaled_steps(model: Any, inputs: Inputs) -> Sequence[float]:
+    return _read(_scaled(model), inputs, placed=False)
 
 
 class _Precisions(TorchFunctionMode):
@@ -365,25 +377,15 @@ def _long(model: Any, inputs: Inputs) -> Sequence[float]:
     return number_of(called(model, given)[0])
 
 
-def _classified(model: Any, inputs: Inputs, num: int, labels: Tensor) -> Sequence[float]:
-    """Return the loss of rows whose problem follows from their labels and the number of labels."""
-    if not type(model).__name__.endswith("SequenceClassification"):
-        raise NotServed("no rows are classified")
-    other = copy.deepcopy(model)
-    other.config.num_labels = other.num_labels = num
-    other.config.problem_type = None
-    return number_of(called(other, {**padded(other, inputs), "labels": labels}).loss)
-
-
 @_makes("several labels")
 def _several_labels(model: Any, inputs: Inputs) -> Sequence[float]:
-    num = int(model.config.num_labels)
-    return _classified(model, inputs, num, whole_numbers(3, 2, ROWS, num).float())
-
-
-@_makes("whole labels")
-def _whole_labels(model: Any, inputs: Inputs) -> Sequence[float]:
-    return _classified(model, inputs, int(model.config.num_labels), torch.tensor([0, 2, 1]))
+    """Return the loss of rows whose problem follows from their labels."""
+    if not type(model).__name__.endswith("SequenceClassification"):
+        raise NotServed("no rows are classified")
+    other, num = copy.deepcopy(model), int(model.config.num_labels)
+    other.config.problem_type = None
+    labels = whole_numbers(3, 2, ROWS, num).float()
+    return number_of(called(other, {**padded(other, inputs), "labels": labels}).loss)
 
 
 @_makes("spans")
