@@ -1,21 +1,22 @@
 """Records the outputs of every class of modules of models of the installed Transformers.
 
-    python -m tests.peers.wild.recorded_classes NAME ...
+    python -m tests.peers.wild.recorded_classes [--rich] [--new] NAME ...
 
 Run in the environment of each release in turn: each adds to the file in the folder of the adapters. Names are
-those of packages in `transformers.models`.
+those of packages in `transformers.models`. `--rich` records those of `class_rich`, `--new` what is not on record yet.
 """
 
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tests.peers.wild.recorded_logits import rounded
 
 from seatrial.relations.laws.models.recorded import BOUND
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone
-from seatrial.targets.transformers import class_records
+from seatrial.targets.transformers import class_records, class_rich
 
 
 def _same(first: Sequence[float], second: Sequence[float]) -> bool:
@@ -24,10 +25,12 @@ def _same(first: Sequence[float], second: Sequence[float]) -> bool:
     return len(first) == len(second) and max(abs(a - b) for a, b in pairs) <= bound
 
 
-def add(kind: str, line: str) -> dict[str, dict[str, list[float]]]:
-    """Return what is on record of a module, with what the installed release gives."""
-    stack = class_records._adapter(kind)()
-    path = class_records.CLASSES
+def add(
+    kind: str, line: str, records: Any = class_records, *, again: bool = True
+) -> dict[str, dict[str, list[float]]]:
+    """Return what is on record of a module, with what the release gives; `again`: also of what is there."""
+    stack = records._adapter(kind)()
+    path = stack.path
     whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     before = {name: dict(lines) for name, lines in whole.get(kind, {}).items()}
     other = next(name for name in class_records.LINES if name != line)
@@ -36,6 +39,9 @@ def add(kind: str, line: str) -> dict[str, dict[str, list[float]]]:
         if kept := lines.get(other, lines.get("")):
             found[name] = {other: kept}
     for name in stack.option_names():
+        if not again and {line, ""} & {*before.get(name, {})}:
+            found[name] = before[name]
+            continue
         try:
             given = rounded(stack.projections(name))
         except NotServed:
@@ -53,10 +59,13 @@ def main(names: Sequence[str]) -> None:
     line = class_records.line_of()
     if line is None:
         raise SystemExit("the record has no line of this release")
-    path = class_records.CLASSES
+    records = class_rich if "--rich" in names else class_records
+    path = class_rich.RICH if "--rich" in names else class_records.CLASSES
     for kind in names:
+        if kind.startswith("--"):
+            continue
         try:
-            found = add(kind, line)
+            found = add(kind, line, records, again="--new" not in names)
         except Gone as gone:
             print(kind, gone, flush=True)
             continue
@@ -67,6 +76,7 @@ def main(names: Sequence[str]) -> None:
         whole[kind] = found
         if not found:
             del whole[kind]
+            continue
         lines = [f"{json.dumps(kind)}: {json.dumps(values)}" for kind, values in sorted(whole.items())]
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
         print(kind, len(found), flush=True)
