@@ -21,7 +21,8 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import release
 from seatrial.targets.common.worked_rows import Row
 
-RECORD = Path(__file__).with_name("recorded_calls.json")
+RECORDS = "recorded_calls*.json"
+"""Files of results; a call is in one of them."""
 LONGEST = 48
 """Numbers of a tensor that is on record as it is; of a larger one weighted sums are."""
 CLOSE = 2e-4
@@ -105,7 +106,9 @@ def differences(found: Any, right: Any, what: str = "") -> Iterator[str]:
 @cache
 def record() -> Mapping[str, Mapping[str, Any]]:
     """Return results by call and by the releases that give them."""
-    found: Mapping[str, Mapping[str, Any]] = json.loads(RECORD.read_text("utf-8"))
+    found: dict[str, Mapping[str, Any]] = {}
+    for path in sorted(Path(__file__).parent.glob(RECORDS)):
+        found |= json.loads(path.read_text("utf-8"))
     return found
 
 
