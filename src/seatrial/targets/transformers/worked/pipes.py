@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,9 +15,10 @@ from seatrial.targets.transformers.small_models import model_class as of_name
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 WORDS = (
-    "hello world my name is sar ##ah and live in lon ##don the cat sat on mat this example about sports politics "
-    "where does she he works for new york"
-).split()
+    "hello", "world", "my", "name", "is", "sar", "##ah", "and", "live", "in", "lon", "##don", "the", "cat", "sat",
+    "on", "mat", "this", "example", "about", "sports", "politics", "where", "does", "she", "he", "works", "for",
+    "new", "york",
+)  # fmt: skip
 SIZES: Mapping[str, Any] = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
     "max_position_embeddings": 64,
@@ -54,22 +54,21 @@ def words(**options: Any) -> Any:
     )
 
 
-@cache
-def _drawn(kind: str, options: tuple[tuple[str, Any], ...]) -> Any:
+def drawn(kind: str, **options: Any) -> Any:
+    """Return a model whose weights depend on their names alone."""
     config: Any = of_name(f"{kind.partition('For')[0].removesuffix('Model')}Config")
-    model = of_name(kind)._from_config(config(**dict(options)), attn_implementation="eager").float()
+    return of_config(kind, config(**options))
+
+
+def of_config(kind: str, config: Any) -> Any:
+    """Return a model of a configuration whose weights depend on their names alone."""
+    model = of_name(kind)._from_config(config, attn_implementation="eager").float()
     draw_by_names_alone(model)
     return model.eval()
 
 
-def drawn(kind: str, **options: Any) -> Any:
-    """Return a model whose weights depend on their names alone; the same options give the same model."""
-    return _drawn(kind, tuple(sorted(options.items())))
-
-
 def encoder(kind: str, **options: Any) -> Any:
-    """Return a tiny BERT with a head, of its own."""
-    _drawn.cache_clear()
+    """Return a tiny BERT with a head."""
     return drawn(f"BertFor{kind}", **{**SIZES, "vocab_size": len(tokens()), **options})
 
 
@@ -97,7 +96,6 @@ def letters(**options: Any) -> Any:
 
 def decoder() -> Any:
     """Return a tiny Qwen2 that writes bytes."""
-    _drawn.cache_clear()
     model = drawn(
         "Qwen2ForCausalLM", **SIZES, vocab_size=260, num_key_value_heads=1, pad_token_id=0, eos_token_id=1,
         bos_token_id=None, tie_word_embeddings=False,

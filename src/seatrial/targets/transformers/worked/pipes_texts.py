@@ -80,7 +80,11 @@ def _streamed(made: Any) -> Any:
         yield from ROWS
 
     found = [list(pipe(_Set())), list(pipe(texts())), pipe(ROWS), list(pipe(texts(), batch_size=1, top_k=1))]
-    found += [list(pipe(_Set(), batch_size=2, top_k=None)), pipe(ROWS[1]), [pipe.call_count, pipe._batch_size]]
+    found += [
+        list(pipe(_Set(), batch_size=2, top_k=None)),
+        pipe(ROWS[1]),
+        [pipe.call_count, pipe._batch_size],
+    ]
     return found
 
 
@@ -152,7 +156,9 @@ def _tagged_windows(made: Any) -> Any:
         pipe.tokenizer.model_max_length = 9
         text = "sarah lives in new york and london and sarah is in new london. the name york"
         for stride in (0, 2, 4):
-            found[f"{strategy}, {stride}"] = written_text(pipe(text, aggregation_strategy=strategy, stride=stride))
+            found[f"{strategy}, {stride}"] = written_text(
+                pipe(text, aggregation_strategy=strategy, stride=stride)
+            )
             found[f"{strategy}, {stride}, batch"] = written_text(
                 pipe([text, "sarah"], aggregation_strategy=strategy, stride=stride, batch_size=2)
             )
@@ -173,7 +179,7 @@ def _overlapping(made: Any) -> Any:
     def entity(start: int, end: int, score: float) -> dict[str, Any]:
         return {"start": start, "end": end, "score": score}
 
-    tables = (
+    tables: Sequence[Sequence[dict[str, Any]]] = (
         [], [entity(0, 3, 0.5), entity(2, 4, 0.9), entity(4, 6, 0.2)], [entity(0, 2, 0.5), entity(1, 3, 0.9)],
         [entity(0, 2, 0.9), entity(1, 3, 0.5)], [entity(5, 9, 0.1), entity(0, 3, 0.2), entity(6, 8, 0.9)],
     )  # fmt: skip
@@ -201,7 +207,11 @@ def _filled(made: Any) -> Any:
 def _zero_shot(made: Any) -> Any:
     """Return labels by what a model of three relations says of them: one of all, each alone, templates, batches."""
     found = []
-    for names in ({"contradiction": 0, "neutral": 1, "entailment": 2}, {"ENTAIL": 0, "not": 1}, {"no": 0, "yes": 1}):
+    for names in (
+        {"contradiction": 0, "neutral": 1, "entailment": 2},
+        {"ENTAIL": 0, "not": 1},
+        {"no": 0, "yes": 1},
+    ):
         model = encoder("SequenceClassification", num_labels=len(names))
         model.config.label2id = names
         pipe = made(model=model, tokenizer=words(), **ASKED)

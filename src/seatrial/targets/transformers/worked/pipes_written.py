@@ -85,7 +85,9 @@ def _set_texts(made: Any) -> Any:
                     {"do_sample": False, "max_new_tokens": 4, "prefix": "ab", "return_full_text": False},
                     {"batch_size": 2, **GREEDY}):  # fmt: skip
         pipe = _writer(made, **options)
-        found.append([pipe(PROMPTS[0]), pipe(PROMPTS[0], max_new_tokens=1, num_return_sequences=1), pipe(PROMPTS[:2])])
+        found.append(
+            [pipe(PROMPTS[0]), pipe(PROMPTS[0], max_new_tokens=1, num_return_sequences=1), pipe(PROMPTS[:2])]
+        )
         found.append([pipe._batch_size, sorted(pipe._preprocess_params), sorted(pipe._postprocess_params)])
     pipe = _writer(made)
     seen: list[Any] = []
@@ -152,7 +154,9 @@ def _collated(made: Any) -> Any:
 
         def collate(tokenizer: Any = tokenizer, extractor: Any = extractor) -> Any:
             kept = set(rows[0]) - (set() if extractor is not None else {"input_values", "pixel_values"})
-            given = [{name: one for name, one in row.items() if name in kept - {"input_features"}} for row in rows]
+            given = [
+                {name: one for name, one in row.items() if name in kept - {"input_features"}} for row in rows
+            ]
             return dict(sorted(made(tokenizer, extractor)(given).items()))
 
         found.append(refusal(collate))
@@ -198,7 +202,9 @@ def _packed(made: Any) -> Any:
 
 
 def _chunked(made: Any) -> Any:
-    return list(made([2, 0, 3], lambda size, more: (10 * size + part + more for part in range(size)), {"more": 100}))
+    return list(
+        made([2, 0, 3], lambda size, more: (10 * size + part + more for part in range(size)), {"more": 100})
+    )
 
 
 def _placed(made: Any) -> Any:
@@ -221,9 +227,13 @@ def _placed(made: Any) -> Any:
     pipe.save_pretrained(folder)
     loaded = made("text-classification", model=folder, device=-1)
     half = made("text-classification", model=folder, device=-1, dtype=torch.float16)
-    found.append([pipe("hello world"), loaded("hello world"), str(loaded.dtype), str(half.dtype), half.model.training])
+    found.append(
+        [pipe("hello world"), loaded("hello world"), str(loaded.dtype), str(half.dtype), half.model.training]
+    )
     found.append(sorted(json.loads((Path(folder) / "config.json").read_text())["id2label"]))
-    found.append([type(made(model=folder, task="ner", device=-1)).__name__, loaded.predict("a"), loaded.transform("b")])
+    found.append(
+        [type(made(model=folder, task="ner", device=-1)).__name__, loaded.predict("a"), loaded.transform("b")]
+    )
     return found
 
 
@@ -247,7 +257,6 @@ def _seq2seq(made: Any) -> Any:
     found = [_asked(pipe, calls, {"do_sample": False, "max_new_tokens": 4})]
     pipe.prefix = "the "
     return [*found, pipe("hello", max_new_tokens=4, do_sample=False)]
-
 
 
 CALLS: Sequence[Call] = (
