@@ -112,7 +112,7 @@ def _longest_common(made: Any) -> Any:
     return [np.asarray(made([one.copy() for one in pages[:size]], tokenizer)).tolist() for size in (1, 2, 3)]
 
 
-def _heard(made: Any) -> Any:
+def _for_whisper(made: Any) -> Any:
     """Return what Whisper's tokenizer is given of parts: seconds, precision and options."""
     seen: list[Any] = []
 
@@ -275,7 +275,7 @@ def _depths(made: Any) -> Any:
 
 
 def _described(made: Any) -> Any:
-    """Return texts of pictures and words: pairs, lists, chats that go on, ids, new texts, several pictures."""
+    """Return texts of pictures and words: pairs, lists, continued chats, ids, new texts, several pictures."""
     tokenizer = letters(additional_special_tokens=["<image>"], padding_side="left")
     image = tokenizer.convert_tokens_to_ids("<image>")
     text = {**SIZES, "vocab_size": 264, "num_key_value_heads": 1, "model_type": "qwen2", "pad_token_id": 0,
@@ -334,7 +334,7 @@ def _described(made: Any) -> Any:
 ASR = "transformers.pipelines.automatic_speech_recognition"
 CALLS: Sequence[Call] = (
     Call("calls", "transformers:AutomaticSpeechRecognitionPipeline", "texts of sounds", _recognized),
-    Call("calls", "transformers:AutomaticSpeechRecognitionPipeline", "parts for Whisper", _heard),
+    Call("calls", "transformers:AutomaticSpeechRecognitionPipeline", "parts for Whisper", _for_whisper),
     Call("calls", f"{ASR}:rescale_stride", "frames", _strides),
     Call("calls", f"{ASR}:chunk_iter", "parts of a sound", _parts),
     Call("calls", f"{ASR}:_find_longest_common_sequence", "parts that overlap", _longest_common),

@@ -110,7 +110,7 @@ def _set_texts(made: Any) -> Any:
 
 
 def _talks(made: Any) -> Any:
-    """Return chats that go on: a new message, the last one continued, several, of a generator, in batches, as ids."""
+    """Return continued chats: a new message, the last one continued, several, of a generator, in batches, as ids."""
     pipe = _writer(made)
     calls: dict[str, tuple[Any, Mapping[str, Any]]] = {
         "one": (CHAT, {}), "begun": (BEGUN, {}), "begun, another": (BEGUN, {"continue_final_message": False}),
@@ -262,7 +262,7 @@ def _seq2seq(made: Any) -> Any:
 CALLS: Sequence[Call] = (
     Call("calls", "transformers:TextGenerationPipeline", "texts of prompts", _texts),
     Call("calls", "transformers:TextGenerationPipeline", "options of the pipeline", _set_texts),
-    Call("calls", "transformers:TextGenerationPipeline", "chats that go on", _talks),
+    Call("calls", "transformers:TextGenerationPipeline", "continued chats", _talks),
     Call("calls", "transformers.pipelines.base:pad_collate_fn", "batches of rows", _collated),
     Call("calls", "transformers.pipelines.pt_utils:PipelineIterator", "rows of batches", _iterated),
     Call("calls", "transformers.pipelines.pt_utils:PipelinePackIterator", "parts together", _packed),
