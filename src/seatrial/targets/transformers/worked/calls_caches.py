@@ -263,8 +263,7 @@ def _legacy(made: Any) -> Any:
         len(made.from_legacy_cache(None)),
         refusal(lambda: cache[7]),
     ]
-    found.append([[*map(_short, one)] for one in cache])
-    return found
+    return [*found, [[*map(_short, one)] for one in cache]]
 
 
 def _legacy_pairs(made: Any) -> Any:
