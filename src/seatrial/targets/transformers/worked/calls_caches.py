@@ -129,7 +129,7 @@ def _layer(made: Any) -> Any:
     return made(**{name: value for name, value in SIZES.items() if name in takes})
 
 
-def _told(name: str, made: Any) -> Any:
+def _worked_layer(name: str, made: Any) -> Any:
     if not inspect.isclass(made):
         raise NotServed("no class")
     return _story(_layer(made), STORIES[name])
@@ -202,7 +202,7 @@ def _whole(made: Any) -> Any:
 
 
 def _early(made: Any) -> Any:
-    """Return static layers whose room is made before any states."""
+    """Return static layers that are initialized before any states."""
     cache = made(config=config_of(**MIXED), max_cache_len=6)
     takes = [*inspect.signature(cache.early_initialization).parameters]
     given = {
@@ -282,7 +282,7 @@ def _legacy_pairs(made: Any) -> Any:
 
 
 def _distributed(made: Any) -> Any:
-    """Return caches of the tuples that copies of a model on several devices hand over."""
+    """Return caches of the tuples that copies of a model on several devices pass."""
     cache = made(config=config_of(**MIXED))
     for size, start in ((3, 0), (3, 3)):
         _filled(cache, size, start)
@@ -378,7 +378,7 @@ LAYERS = (
     "LinearAttentionAndStaticSlidingWindowAttentionLayer",
 )  # fmt: skip
 CALLS: Sequence[Call] = (
-    *(Call("states", f"{PLACE}:{name}", f"operations, {story}", partial(_told, story))
+    *(Call("states", f"{PLACE}:{name}", f"operations, {story}", partial(_worked_layer, story))
       for name in LAYERS for story in STORIES),
     *(Call("states", f"{PLACE}:QuantizedLayer", f"operations, {story}", partial(_quantized, story))
       for story in STORIES if story != "recorded"),
@@ -386,7 +386,7 @@ CALLS: Sequence[Call] = (
       for story in STORIES if story != "recorded"),
     Call("states", f"{PLACE}:DynamicCache", "whole caches", _whole),
     Call("states", f"{PLACE}:StaticCache", "whole caches", _whole),
-    Call("states", f"{PLACE}:StaticCache", "room before any states", _early),
+    Call("states", f"{PLACE}:StaticCache", "early initialization", _early),
     Call("states", f"{PLACE}:EncoderDecoderCache", "pairs of caches", _encoding),
     Call("states", f"{PLACE}:DynamicCache", "tuples of caches", _legacy),
     Call("states", f"{PLACE}:EncoderDecoderCache", "tuples of pairs", _legacy_pairs),
