@@ -81,6 +81,7 @@ def _set_texts(made: Any) -> Any:
     """Return texts of a pipeline with options of its own, which calls replace, and what it takes by default."""
     found = []
     for options in ({"max_new_tokens": 3, "do_sample": False}, {"do_sample": False, "max_length": 14},
+                    {"do_sample": False, "max_length": 14, "prefix": "ab"},
                     {"do_sample": False, "num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 2},
                     {"do_sample": False, "max_new_tokens": 4, "prefix": "ab", "return_full_text": False},
                     {"batch_size": 2, **GREEDY}):  # fmt: skip
