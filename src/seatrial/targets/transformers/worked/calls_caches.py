@@ -19,14 +19,8 @@ from seatrial.targets.transformers.worked.recorded_calls import Call, refusal, r
 PLACE = "transformers.cache_utils"
 SIZES: Mapping[str, Any] = {"max_cache_len": 7, "sliding_window": 4, "number_of_states": 2}
 KEPT = (
-    "keys",
-    "values",
-    "indexer_keys",
-    "conv_states",
-    "recurrent_states",
-    "has_previous_state",
-    "is_initialized",
-)
+    "keys", "values", "indexer_keys", "conv_states", "recurrent_states", "has_previous_state", "is_initialized",
+)  # fmt: skip
 """What is compared of a layer after each operation, where it has it."""
 Operation = tuple[str, Any]
 ROWS: Sequence[Operation] = (
@@ -39,7 +33,8 @@ CUTS: Sequence[Operation] = (
 )  # fmt: skip
 LONG: Sequence[Operation] = (
     ("sizes", 2), ("add", 2), ("sizes", 1), ("add", 4), ("sizes", 3), ("add", 1), ("offload", None), ("sizes", 1),
-    ("prefetch", None), ("reset", None), ("sizes", 1), ("add", 6), ("add", 1), ("sizes", 2),
+    ("prefetch", None), ("reset", None), ("sizes", 1), ("add", 6), ("add", 1), ("sizes", 2), ("reorder", [1, 0]),
+    ("reorder", [0, 0]), ("add", 1),
 )  # fmt: skip
 RECORDED: Sequence[Operation] = (
     ("record", None), ("add", 3), ("add", 3), ("crop", -2), ("add", 1), ("reorder", [1, 0]), ("crop", 0), ("add", 3),
