@@ -54,6 +54,7 @@ class TransformersTarget(ComponentsTarget):
             family_files,
             generating,
             other_classes,
+            piped,
             starts,
         )
         from seatrial.targets.transformers.worked import models as worked_models
@@ -94,6 +95,7 @@ class TransformersTarget(ComponentsTarget):
             other_classes,
             family_files,
             generating,
+            piped,
             starts,
             worked_models,
             worked_records,
