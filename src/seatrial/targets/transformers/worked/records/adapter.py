@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.records.grids import GRID_ROWS
+from seatrial.targets.transformers.worked.records.hearing import HEARING_ROWS
 from seatrial.targets.transformers.worked.records.older_tokenizers import OLDER_ROWS
 from seatrial.targets.transformers.worked.records.pictures import PICTURE_ROWS
 from seatrial.targets.transformers.worked.records.processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked.records.sounds import SOUND_ROWS
+from seatrial.targets.transformers.worked.records.squares import SQUARE_ROWS
 
 ROWS: Sequence[Row] = (*PICTURE_ROWS, *SOUND_ROWS, *PROCESSOR_ROWS, *OLDER_ROWS)
+MEDIA_ROWS: Sequence[Row] = (*GRID_ROWS, *SQUARE_ROWS, *HEARING_ROWS)
 
 
 class OfRecords(Worked):
@@ -21,4 +25,11 @@ class OfRecords(Worked):
     worked_rows = ROWS
 
 
-ADAPTERS: dict[str, type[Any]] = {"worked-records": OfRecords}
+class OfMedia(Worked):
+    """What models give of rows with pictures, films and sounds; see `records.answers`."""
+
+    package = "transformers"
+    worked_rows = MEDIA_ROWS
+
+
+ADAPTERS: dict[str, type[Any]] = {"worked-records": OfRecords, "worked-media": OfMedia}
