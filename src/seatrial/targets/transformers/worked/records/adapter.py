@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.records.grid_options import GRID_OPTION_ROWS
 from seatrial.targets.transformers.worked.records.grids import GRID_ROWS
 from seatrial.targets.transformers.worked.records.hearing import HEARING_ROWS
 from seatrial.targets.transformers.worked.records.older_tokenizers import OLDER_ROWS
@@ -15,7 +16,7 @@ from seatrial.targets.transformers.worked.records.sounds import SOUND_ROWS
 from seatrial.targets.transformers.worked.records.squares import SQUARE_ROWS
 
 ROWS: Sequence[Row] = (*PICTURE_ROWS, *SOUND_ROWS, *PROCESSOR_ROWS, *OLDER_ROWS)
-MEDIA_ROWS: Sequence[Row] = (*GRID_ROWS, *SQUARE_ROWS, *HEARING_ROWS)
+MEDIA_ROWS: Sequence[Row] = (*GRID_ROWS, *GRID_OPTION_ROWS, *SQUARE_ROWS, *HEARING_ROWS)
 
 
 class OfRecords(Worked):

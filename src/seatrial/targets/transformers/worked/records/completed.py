@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import Any
 
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.transformers.class_configs import class_config
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
 from seatrial.targets.transformers.small_models import MARKS, fresh_model
@@ -21,11 +23,28 @@ AROUND = {
 
 
 @lru_cache(maxsize=1)
-def small_model(model_class: Any) -> Any:
-    """Return a small model of a class in evaluation mode whose weights depend on their names alone."""
+def small_model(model_class: Any, changes: str = "{}", attention: str = "eager") -> Any:
+    """Return a small model of a class in evaluation mode whose weights depend on their names alone.
+
+    Args:
+        model_class: of the model.
+        changes: values of options as JSON, by the name of the part, a dot, and their own.
+        attention: its implementation.
+
+    Raises:
+        NotServed: the configuration does not have an option.
+    """
     config = class_config(model_class.config_class)
     _complete(config)
-    model = fresh_model(model_class, config, MOST).eval()
+    for place, value in json.loads(changes).items():
+        part, _, option = place.rpartition(".")
+        owner = getattr(config, part, None) if part else config
+        if owner is None or option not in vars(owner):
+            raise NotServed(f"no option {place}")
+        if getattr(owner, option) == value:
+            raise NotServed(f"{place} is {value}")
+        setattr(owner, option, value)
+    model = fresh_model(model_class, config, MOST, attention).eval()
     draw_by_names_alone(model)
     return model
 

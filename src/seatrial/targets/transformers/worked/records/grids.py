@@ -15,7 +15,7 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.class_outputs import number_of, tensors_of
 from seatrial.targets.transformers.family_records import of_gradients
-from seatrial.targets.transformers.small_models import END, PAD
+from seatrial.targets.transformers.small_models import END, PAD, classes_of_release
 from seatrial.targets.transformers.worked.records.answers import given, rows_of
 from seatrial.targets.transformers.worked.records.completed import small_model
 from seatrial.targets.transformers.worked.records.layouts import (
@@ -46,7 +46,8 @@ def whole_numbers(value: Tensor) -> list[str]:
     return [" ".join(f"{one:g}" for one in row) for row in flat.tolist()]
 
 
-def _inputs(model: Any, asked: Mapping[str, Any]) -> Inputs:
+def inputs_of(model: Any, asked: Mapping[str, Any]) -> Inputs:
+    """Return the rows of a case."""
     layout = LAYOUTS[asked["layout"]]
     inputs = rows_of_layout(
         model, layout, in_grids(model, layout), asked.get("side", "left"), asked.get("form", "whole")
@@ -65,7 +66,8 @@ def _taken(function: Any, inputs: Inputs) -> Inputs:
     return {name: value for name, value in inputs.items() if name in names or name in sizes}
 
 
-def _positions(model: Any, inputs: Inputs, asked: Mapping[str, Any]) -> Any:
+def positions_of(model: Any, inputs: Inputs, asked: Mapping[str, Any]) -> Any:
+    """Return the positions of each axis and the gaps of rows, in words."""
     base = model if hasattr(model, "get_rope_index") else model.model
     if asked.get("unmasked"):
         inputs = {name: value for name, value in inputs.items() if name != "attention_mask"}
@@ -117,10 +119,10 @@ def _ask(model_class: Any, case: str) -> Any:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = small_model(model_class)
-        inputs = _inputs(model, asked)
+        inputs = inputs_of(model, asked)
         what = asked["what"]
         if what == "positions":
-            return _positions(model, inputs, asked)
+            return positions_of(model, inputs, asked)
         if what.startswith("get_"):
             return features_of(model, what, inputs)
         if what == "loss":
@@ -156,15 +158,11 @@ def _cases(model_class: Any) -> Iterator[str]:
             yield json.dumps({"what": "get_video_features", "layout": layout})
 
 
-def _kinds() -> dict[str, str]:
+def classes() -> dict[str, str]:
     """Return places of classes that take grids, by name."""
     import transformers
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
-    from seatrial.targets.transformers.small_models import classes_of_release
 
     names = {*classes_of_release().values(), *MORE}
-    del MODEL_MAPPING_NAMES
     return {
         name: f"transformers:{name}"
         for name in sorted(names)
@@ -182,11 +180,12 @@ def _takes_grids(one: Any) -> bool:
 
 def given_now() -> dict[str, Any]:
     """Return what the installed release gives."""
-    return given(_kinds(), _cases, _ask)
+    return given(classes(), _cases, _ask)
 
 
-def _place(name: str) -> str:
+def place_of(name: str) -> str:
+    """Return where a class is."""
     return f"transformers:{name}"
 
 
-GRID_ROWS: Sequence[Row] = rows_of(RECORD, _place, _ask, "pictures and films", "inputs")
+GRID_ROWS: Sequence[Row] = rows_of(RECORD, place_of, _ask, "pictures and films", "inputs")
