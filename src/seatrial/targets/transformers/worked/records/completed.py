@@ -19,7 +19,7 @@ AROUND = {
     "audio_start_token_id": 56,
     "audio_end_token_id": 57,
 }
-"""Ids around media in models that see and hear."""
+"""Ids around media in models of pictures and sounds."""
 
 
 @lru_cache(maxsize=1)
@@ -73,6 +73,8 @@ def _complete(config: Any) -> None:
         config.audio_config.intermediate_size = 4 * config.audio_config.hidden_size  # four moments are one
     if "vision_feature_layers" in vars(config):
         config.vision_feature_layers = [-1, -2]
+    if config.model_type == "vipllava" and "vision_feature_layer" in vars(config):
+        config.vision_feature_layer = [-1, -2]
     if config.model_type == "gemma4":
         vision.pooling_kernel_size, vision.position_embedding_size = 2, 64
     if config.model_type == "mllama":

@@ -32,6 +32,7 @@ from seatrial.targets.transformers.worked.records.layouts import (
     Inputs,
     Layout,
     drawn,
+    given_by,
     in_grids,
     names_of,
     rows_of_layout,
@@ -72,19 +73,12 @@ def _counts(model: Any, sounds: Inputs) -> list[int]:
     """Return how many places each sound takes, when it is alone."""
     if not hasattr(_base(model), "get_audio_features"):
         lengths = next(sounds[name] for name in MASKS if name in sounds).sum(-1)
-        return [int(one) for one in model.audio_tower._get_feat_extract_output_lengths(lengths)[1]]
-    function = _base(model).get_audio_features
-    names = inspect.signature(function).parameters
+        tower = getattr(model, "audio_tower", None) or model.model.audio_tower
+        return [int(one) for one in tower._get_feat_extract_output_lengths(lengths)[1]]
     found = []
     for number in range(len(sounds["input_features"])):
-        own = {
-            name: value[number : number + 1]
-            for name, value in sounds.items()
-            if name in names or name in MASKS
-        }
-        own = {name: value for name, value in own.items() if name in names}
-        with torch.no_grad():
-            one = function(**own)
+        own = {name: value[number : number + 1] for name, value in sounds.items()}
+        one = given_by(model, "get_audio_features", own)
         one = getattr(one, "pooler_output", one)
         one = one[0] if isinstance(one, (tuple, list)) else one
         found.append(one.numel() // one.shape[-1])
@@ -107,8 +101,9 @@ def form_of(model: Any) -> Form:
     known = [vars(part) for part in parts_of(model.config).values()]
     bins = [value for one in known for name, value in one.items() if name in BINS and isinstance(value, int)]
     lengths = [2 * value for one in known for name, value in one.items() if name == "max_source_positions"]
-    for size in dict.fromkeys((*bins, 8)):
-        for length in dict.fromkeys((*lengths, 64, 48)):
+    windows = [2 * value for one in known for name, value in one.items() if name == "n_window"]
+    for size in dict.fromkeys((*bins, 8, 128)):
+        for length in dict.fromkeys((*lengths, 64, 48, *windows)):
             for last in (False, True):
                 form = (size, length, last, mask)
                 try:
@@ -124,7 +119,7 @@ def form_of(model: Any) -> Form:
 
 def _inputs(model: Any, layout: Layout, form: Form, side: str) -> Inputs:
     if any("F" in row for row in layout):
-        return _heard_film(model, layout, form, side)
+        return _film_with_sound(model, layout, form, side)
     names = names_of(layout, "A")
     sounds = _sounds(names, *form)
     counts = dict(zip(names, _counts(model, sounds), strict=True))
@@ -137,7 +132,7 @@ def _inputs(model: Any, layout: Layout, form: Form, side: str) -> Inputs:
     return rows_of_layout(model, layout, found, side)
 
 
-def _heard_film(model: Any, layout: Layout, form: Form, side: str) -> Inputs:
+def _film_with_sound(model: Any, layout: Layout, form: Form, side: str) -> Inputs:
     """Return rows with a film whose sound is between its frames."""
     if "use_audio_in_video" not in inspect.signature(model.forward).parameters:
         raise NotServed("no sounds in films")

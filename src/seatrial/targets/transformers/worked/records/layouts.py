@@ -195,3 +195,22 @@ def rows_of_layout(
     }
     takes = inspect.signature(model.forward).parameters
     return {**{name: value for name, value in every.items() if name in takes}, **given.inputs}
+
+
+def given_by(model: Any, method: str, inputs: Inputs) -> Any:
+    """Return what a method of a model, or of its base, gives of those inputs that it takes.
+
+    Raises:
+        NotServed: neither has it, or neither takes the inputs.
+    """
+    functions = [getattr(one, method, None) for one in (getattr(model, "model", None), model)]
+    taking = [(one, inspect.signature(one).parameters) for one in functions if one is not None]
+    taking.sort(key=lambda pair: -len({*pair[1]} & {*inputs}))
+    problem: Exception = NotServed(f"no {method}")
+    for function, names in taking:
+        try:
+            with torch.no_grad():
+                return function(**{name: value for name, value in inputs.items() if name in names})
+        except Exception as error:  # noqa: BLE001  the other one may take them
+            problem = error
+    raise NotServed(str(problem)) from problem

@@ -29,6 +29,7 @@ from seatrial.targets.transformers.worked.records.layouts import (
     Inputs,
     Layout,
     drawn,
+    given_by,
     names_of,
     option,
     rows_of_layout,
@@ -135,7 +136,8 @@ def _seen(model: Any, inputs: Inputs) -> Tensor:
     marks = inputs["input_ids"] == option(model.config, ["image_token_id", "image_token_index"], 0)
     num = torch.arange(1, inputs["aspect_ratio_ids"].shape[1] + 1)
     after = marks.long().cumsum(1)[..., None] >= num
-    return (after[..., None] & (inputs["aspect_ratio_mask"] > 0)[:, None]).long()
+    seen: Tensor = after[..., None] & (inputs["aspect_ratio_mask"] > 0)[:, None]
+    return seen.long()
 
 
 def _placed(model: Any, names: Sequence[str], layout: Layout, side: int) -> Inputs:
@@ -164,7 +166,8 @@ FORMS: Mapping[str, tuple[frozenset[str], Callable[[Any, Sequence[str], Layout, 
 
 def _lengths(found: Any, num: int) -> list[int]:
     """Return how many places each picture takes."""
-    found = getattr(found, "pooler_output", found)
+    pooled = getattr(found, "pooler_output", found)
+    found = getattr(found, "last_hidden_state", None) if pooled is None else pooled
     if isinstance(found, tuple) and len(found) and isinstance(found[0], (list, tuple)):
         found = found[0]
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor) and num != 2:
@@ -178,21 +181,18 @@ def _lengths(found: Any, num: int) -> list[int]:
     raise NotServed("features of another form")
 
 
+STRATEGY = "vision_feature_select_strategy"
+
+
 def _features(model: Any, method: str, inputs: Inputs, num: int) -> list[int]:
-    functions = [getattr(one, method, None) for one in (getattr(model, "model", None), model)]
-    taking = {one: inspect.signature(one).parameters for one in functions if one is not None}
-    if not taking:
-        raise NotServed(f"no {method}")
-    function = max(taking, key=lambda one: len({*taking[one]} & {*inputs}))
-    names = taking[function]
-    own = {name: value for name, value in inputs.items() if name in names}
-    strategy = "vision_feature_select_strategy"
-    if strategy in names and names[strategy].default is inspect.Parameter.empty:
-        own.setdefault(strategy, model.config.vision_config.vision_feature_select_strategy)
-    if "pixel_values_videos" in inputs and "pixel_values" in names:
+    own = dict(inputs)
+    configs = (model.config, getattr(model.config, "vision_config", None))
+    strategy = next((one for one in (getattr(config, STRATEGY, None) for config in configs) if one), None)
+    if strategy is not None:
+        own.setdefault(STRATEGY, strategy)
+    if "pixel_values_videos" in inputs:
         own["pixel_values"] = inputs["pixel_values_videos"]
-    with torch.no_grad():
-        return _lengths(function(**own), num)
+    return _lengths(given_by(model, method, own), num)
 
 
 @lru_cache(maxsize=1)
@@ -222,7 +222,7 @@ def form_of(model: Any) -> tuple[str, int]:
 def _inputs(
     model: Any, layout: Layout, form: str, side: int, padded: str, more: Mapping[str, Any] | None = None
 ) -> Inputs:
-    """Return the rows of a layout; arguments of features tell how many places each picture takes."""
+    """Return the rows of a layout; arguments of features decide how many places each picture takes."""
     inputs: Inputs = {}
     counts: dict[str, int] = {}
     pictures, films = names_of(layout, "I"), names_of(layout, "V")
