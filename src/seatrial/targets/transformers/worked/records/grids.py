@@ -34,6 +34,7 @@ STEPS: Mapping[str, Mapping[str, Any]] = {
     "generated": {},
     "beams": {"num_beams": 2},
     "uncached steps": {"use_cache": False},
+    "static steps": {"cache_implementation": "static", "disable_compile": True},
 }
 """Options of generation by the name of a case."""
 SECONDS = (0.5, 2.0, 1.5)

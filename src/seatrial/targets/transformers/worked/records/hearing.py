@@ -94,7 +94,7 @@ def form_of(model: Any) -> Form:
     """Return the first form of sounds that a model takes.
 
     Raises:
-        NotServed: it takes none of them.
+        ValueError: it takes none of them.
     """
     takes = inspect.signature(model.forward).parameters
     mask = next((name for name in MASKS if name in takes), None)
@@ -111,10 +111,12 @@ def form_of(model: Any) -> Form:
                     inputs.pop("labels", None)
                     with torch.no_grad():
                         model(**inputs)
+                except ImportError:
+                    raise
                 except Exception:  # noqa: BLE001  sounds of another form
                     continue
                 return form
-    raise NotServed("sounds of another form")
+    raise ValueError("sounds of another form")
 
 
 def _inputs(model: Any, layout: Layout, form: Form, side: str) -> Inputs:

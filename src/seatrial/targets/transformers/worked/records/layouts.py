@@ -201,7 +201,8 @@ def given_by(model: Any, method: str, inputs: Inputs) -> Any:
     """Return what a method of a model, or of its base, gives of those inputs that it takes.
 
     Raises:
-        NotServed: neither has it, or neither takes the inputs.
+        NotServed: neither has it.
+        Exception: neither takes the inputs.
     """
     functions = [getattr(one, method, None) for one in (getattr(model, "model", None), model)]
     taking = [(one, inspect.signature(one).parameters) for one in functions if one is not None]
@@ -213,4 +214,4 @@ def given_by(model: Any, method: str, inputs: Inputs) -> Any:
                 return function(**{name: value for name, value in inputs.items() if name in names})
         except Exception as error:  # noqa: BLE001  the other one may take them
             problem = error
-    raise NotServed(str(problem)) from problem
+    raise problem

@@ -200,7 +200,7 @@ def form_of(model: Any) -> tuple[str, int]:
     """Return the first form of pictures that a model takes, with the side of a square.
 
     Raises:
-        NotServed: it takes none of them.
+        ValueError: it takes none of them.
     """
     takes = inspect.signature(model.forward).parameters
     vision = getattr(model.config, "vision_config", model.config)
@@ -213,10 +213,12 @@ def form_of(model: Any) -> tuple[str, int]:
                     inputs.pop("labels", None)
                     with torch.no_grad():
                         model(**inputs)
+                except ImportError:
+                    raise
                 except Exception:  # noqa: BLE001  pictures of another form
                     continue
                 return name, side
-    raise NotServed("pictures of another form")
+    raise ValueError("pictures of another form")
 
 
 def _inputs(
@@ -320,7 +322,15 @@ def _cases(model_class: Any) -> Iterator[str]:
             continue
         yield json.dumps({"what": "get_image_features", "layout": layout})
         if layout == "pictures":
-            for what in ("uncached steps", "beams", "embedded", "answers", "loss of answers", *MORE):
+            for what in (
+                "uncached steps",
+                "static steps",
+                "beams",
+                "embedded",
+                "answers",
+                "loss of answers",
+                *MORE,
+            ):
                 yield json.dumps({"what": what, "layout": layout})
 
 
