@@ -8,12 +8,17 @@ from typing import Any
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked.records.apart import rows_of
 from seatrial.targets.transformers.worked.records.called import CALLED_ROWS
+from seatrial.targets.transformers.worked.records.grid_options import GRID_OPTION_ROWS
+from seatrial.targets.transformers.worked.records.grids import GRID_ROWS
+from seatrial.targets.transformers.worked.records.hearing import HEARING_ROWS
 from seatrial.targets.transformers.worked.records.older_tokenizers import OLDER_ROWS
 from seatrial.targets.transformers.worked.records.pictures import PICTURE_ROWS
 from seatrial.targets.transformers.worked.records.processors import PROCESSOR_ROWS
 from seatrial.targets.transformers.worked.records.sounds import SOUND_ROWS
+from seatrial.targets.transformers.worked.records.squares import SQUARE_ROWS
 
 ROWS: Sequence[Row] = (*PICTURE_ROWS, *SOUND_ROWS, *PROCESSOR_ROWS, *OLDER_ROWS, *CALLED_ROWS)
+MEDIA_ROWS: Sequence[Row] = (*GRID_ROWS, *GRID_OPTION_ROWS, *SQUARE_ROWS, *HEARING_ROWS)
 
 
 class OfRecords(Worked):
@@ -35,4 +40,16 @@ class OfTensors(Worked):
     )
 
 
-ADAPTERS: dict[str, type[Any]] = {"worked-records": OfRecords, "worked-records-tensors": OfTensors}
+class OfMedia(Worked):
+    """What models give of rows with pictures, films and sounds; see `records.answers`."""
+
+    package = "transformers"
+    thorough = True
+    worked_rows = MEDIA_ROWS
+
+
+ADAPTERS: dict[str, type[Any]] = {
+    "worked-records": OfRecords,
+    "worked-records-tensors": OfTensors,
+    "worked-media": OfMedia,
+}
