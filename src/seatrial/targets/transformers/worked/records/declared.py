@@ -49,8 +49,10 @@ GENERATION: Mapping[str, Any] = {
     "decoder_start_token_id": 8, "temperature": 0.5, "do_sample": True, "forced_eos_token_id": 4,
 }  # fmt: skip
 """Options of generation that older files of configurations have."""
-AUTO = ("modeling", "configuration", "tokenization", "processing", "image_processing", "feature_extraction",
-        "video_processing")  # fmt: skip
+AUTO = ("modeling", "configuration", "processing", "feature_extraction")
+"""Modules of tables by type of model."""
+INSTALLED = ("tokenization", "image_processing", "video_processing")
+"""Such modules whose tables depend on packages: their text is on record."""
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -280,13 +282,13 @@ def _conversion(one: Any) -> Any:
 
 def _ask(kind: str, made: Any, case: str) -> Any:
     name, _, what = case.partition(": ")
+    if what in ("constants", "defaults"):
+        return (constants_of if what == "constants" else defaults_of)(f"transformers.{name}")
     if kind == f"{SHARED}conversions":
         return crc([_conversion(one) for one in _conversions()[name]])
     if kind == f"{SHARED}auto":
         module = importlib.import_module(f"transformers.models.auto.{name}_auto")
         return crc(plain(getattr(module, what)))
-    if what in ("constants", "defaults"):
-        return (constants_of if what == "constants" else defaults_of)(f"transformers.{name}")
     if what == "class":
         return _of_model(classes_of(kind)[name])
     return OF_CONFIGS[what](_configs(kind)[name])
@@ -298,6 +300,7 @@ def cases_of(kind: str) -> Iterator[str]:
         yield from (f"{name}: patterns" for name in _conversions())
         return
     if kind == f"{SHARED}auto":
+        yield from (f"models.auto.{name}_auto: constants" for name in INSTALLED)
         for name in AUTO:
             module = importlib.import_module(f"transformers.models.auto.{name}_auto")
             own = assigned(text_of(module.__name__).body)
