@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.records.composed import COMPOSED_ROWS
 from seatrial.targets.transformers.worked.records.declared import DECLARED_ROWS
 from seatrial.targets.transformers.worked.records.loaded import LOADED_ROWS
 from seatrial.targets.transformers.worked.records.older_tokenizers import OLDER_ROWS
@@ -32,10 +33,10 @@ class OfLoading(Worked):
 
 
 class OfDeclared(Worked):
-    """What modules declare, and configurations of quantization; see `records.declared` and `records.quantized`."""
+    """What modules declare, quantization, models of parts; see `records.declared`, `.quantized` and `.composed`."""
 
     package = "transformers"
-    worked_rows = (*DECLARED_ROWS, *QUANTIZED_ROWS)
+    worked_rows = (*DECLARED_ROWS, *QUANTIZED_ROWS, *COMPOSED_ROWS)
 
 
 ADAPTERS: dict[str, type[Any]] = {

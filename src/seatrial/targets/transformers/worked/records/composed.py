@@ -266,7 +266,7 @@ TABLE: Table = {
     "apply_chunking_to_forward": (f"{PYTORCH}:apply_chunking_to_forward", _several(
         [0, 1], [2, 1], [3, 1], [1, 0], [6, 1], [4, 1], [2, 2]), _chunked),
     "PegasusForConditionalGeneration": ("transformers:PegasusForConditionalGeneration", _several(8, 20), _longer),
-    "DistilBertModel": ("transformers:DistilBertModel", _several(8, 20), _longer),
+    "DistilBertModel": ("transformers:DistilBertModel", _several(8), _longer),
 }  # fmt: skip
 OF_CONFIGS: Sequence[tuple[Cases, Callable[[Any, str], Any]]] = (
     (_of_configs, _from_parts),
