@@ -135,7 +135,12 @@ FAILURES: Sequence[OptionFailure] = (
     _fails("opt bert roberta biogpt camembert electra", "", PACKED, PACKED_ROWS),
     _fails("mamba2 granitemoehybrid falcon_h1 bamba", "time_step_limit", ("from the cache",), STEP_LIMITS),
     _fails("mamba falcon_mamba mamba2", "use_bias", ("from the cache",), STATE_BIAS),
-    _fails("granitemoehybrid falcon_h1 bamba jamba", "mamba_proj_bias", ("sdpaleft", "from the cache"), STATE_BIAS),
+    _fails(
+        "granitemoehybrid falcon_h1 bamba jamba",
+        "mamba_proj_bias",
+        ("sdpaleft", "from the cache"),
+        STATE_BIAS,
+    ),
     _fails("recurrent_gemma", "", ("sdpaleft", "from the cache"), STATE_BIAS),
     _fails("doge", "is_moe", (*BY_LENGTH, "sdpa", "loss"), MIXED),
     _fails("youtu", "tie_word_embeddings", ("saved",), NO_PADDING_ROW),
