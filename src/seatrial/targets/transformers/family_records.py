@@ -65,7 +65,7 @@ def record(path: Path = RECORD) -> Mapping[str, Mapping[str, Sequence[Any]]]:
 
 
 def before_5(path: Path) -> Path:
-    """Return the file beside a record with what releases before 5 give otherwise."""
+    """Return the file next to a record with what releases before 5 give otherwise."""
     return path.with_stem(f"{path.stem}_4")
 
 
