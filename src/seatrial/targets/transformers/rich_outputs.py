@@ -23,7 +23,6 @@ from seatrial.targets.transformers.class_inputs import (
 )
 from seatrial.targets.transformers.class_outputs import called, number_of, tensors_of
 from seatrial.targets.transformers.family_caches import CACHES, given_cache
-from seatrial.targets.transformers.family_drawn import pieces
 from seatrial.targets.transformers.family_records import of_gradients
 from seatrial.targets.transformers.rich_configs import PADDING
 from seatrial.targets.transformers.rich_inputs import (
@@ -42,8 +41,6 @@ SINGLE_STEPS = (6, 7, 8, 9)
 """The same of states that take one id at a time after the first ones."""
 PACKED = (5, 4, 3)
 """Lengths of texts in one row."""
-NO_GRADIENT = 1e-5
-"""Share of the largest gradient below which one is a rounding error, as those of biases of keys."""
 MADE: dict[str, Callable[[Any, Inputs], Sequence[float]]] = {}
 """By what is recorded: how its numbers are made of a model and its inputs."""
 PRECISE = (
@@ -81,11 +78,7 @@ def _learned(model: Any, inputs: Inputs) -> Sequence[float]:
             given = [one for _, one in tensors_of(found) if one.requires_grad]
             loss = torch.stack([one.square().mean() for one in given]).sum()
     torch.autograd.backward(loss.mean())
-    every = ((name, value.grad) for name, value in model.named_parameters() if value.grad is not None)
-    gradients = {own: part for name, value in every for own, part in pieces(name, value)}
-    sizes = {name: float(value.square().mean().sqrt()) for name, value in gradients.items()}
-    least = NO_GRADIENT * max(sizes.values(), default=0.0)
-    gradients = {name: value for name, value in gradients.items() if sizes[name] > least}
+    gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
     return of_gradients(float(loss.detach().mean()), gradients)
 
 
