@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -159,34 +159,36 @@ def _cases(model_class: Any) -> Iterator[str]:
             yield json.dumps({"what": "get_video_features", "layout": layout})
 
 
-def classes() -> dict[str, str]:
-    """Return places of classes that take grids, by name."""
+def classes_with(*arguments: str, without: Sequence[str] = (), more: Iterable[str] = ()) -> dict[str, str]:
+    """Return places of models of text and others that take these arguments, by name; `more`: of further classes."""
     import transformers
 
-    names = {*classes_of_release().values(), *MORE}
-    return {
-        name: f"transformers:{name}"
-        for name in sorted(names)
-        if _takes_grids(getattr(transformers, name, None))
-    }
-
-
-MORE = ("Glm46VForConditionalGeneration", "Qwen2_5OmniThinkerForConditionalGeneration",
-        "Qwen3OmniMoeThinkerForConditionalGeneration")  # fmt: skip
-
-
-def _takes_grids(one: Any) -> bool:
-    return one is not None and "image_grid_thw" in inspect.signature(one.forward).parameters
-
-
-def given_now() -> dict[str, Any]:
-    """Return what the installed release gives."""
-    return given(classes(), _cases, _ask)
+    found = {}
+    for name in sorted({*classes_of_release().values(), *more}):
+        one = getattr(transformers, name, None)
+        taken = {*inspect.signature(one.forward).parameters} if one is not None else {*()}
+        if {*arguments} <= taken and not taken & {*without}:
+            found[name] = place_of(name)
+    return found
 
 
 def place_of(name: str) -> str:
     """Return where a class is."""
     return f"transformers:{name}"
+
+
+OMNI = ("Qwen2_5OmniThinkerForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration")
+"""Parts of other models that take pictures and sounds."""
+
+
+def classes() -> dict[str, str]:
+    """Return places of classes that take grids, by name."""
+    return classes_with("image_grid_thw", more=("Glm46VForConditionalGeneration", *OMNI))
+
+
+def given_now() -> dict[str, Any]:
+    """Return what the installed release gives."""
+    return given(classes(), _cases, _ask)
 
 
 GRID_ROWS: Sequence[Row] = rows_of(RECORD, place_of, _ask, "pictures and films", "inputs")

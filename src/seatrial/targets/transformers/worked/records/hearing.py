@@ -15,15 +15,17 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.class_configs import parts_of
 from seatrial.targets.transformers.class_inputs import BINS
-from seatrial.targets.transformers.small_models import classes_of_release
 from seatrial.targets.transformers.worked.records.answers import given, rows_of
 from seatrial.targets.transformers.worked.records.completed import small_model
 from seatrial.targets.transformers.worked.records.grids import (
+    OMNI,
     STEPS,
     by_row,
+    classes_with,
     features_of,
     generated,
     loss_of,
+    place_of,
     whole_numbers,
 )
 from seatrial.targets.transformers.worked.records.layouts import (
@@ -213,29 +215,10 @@ def _cases(model_class: Any) -> Iterator[str]:
             yield json.dumps({"what": "beams", "layout": layout})
 
 
-MORE = ("Qwen2_5OmniThinkerForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration")
-
-
-def _kinds() -> dict[str, str]:
-    """Return places of classes that take ids and sounds, by name."""
-    import transformers
-
-    found = {}
-    for name in sorted({*classes_of_release().values(), *MORE}):
-        one = getattr(transformers, name, None)
-        takes = {*inspect.signature(one.forward).parameters} if one is not None else {*()}
-        if {"input_features", "input_ids"} <= takes and "decoder_input_ids" not in takes:
-            found[name] = f"transformers:{name}"
-    return found
-
-
 def given_now() -> dict[str, Any]:
     """Return what the installed release gives."""
-    return given(_kinds(), _cases, _ask)
+    kinds = classes_with("input_features", "input_ids", without=["decoder_input_ids"], more=OMNI)
+    return given(kinds, _cases, _ask)
 
 
-def _place(name: str) -> str:
-    return f"transformers:{name}"
-
-
-HEARING_ROWS: Sequence[Row] = rows_of(RECORD, _place, _ask, "sounds", "inputs")
+HEARING_ROWS: Sequence[Row] = rows_of(RECORD, place_of, _ask, "sounds", "inputs")

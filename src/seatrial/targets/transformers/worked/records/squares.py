@@ -13,15 +13,16 @@ from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.small_models import classes_of_release
 from seatrial.targets.transformers.worked.records.answers import given, rows_of
 from seatrial.targets.transformers.worked.records.completed import small_model
 from seatrial.targets.transformers.worked.records.grids import (
     STEPS,
     by_row,
+    classes_with,
     features_of,
     generated,
     loss_of,
+    place_of,
 )
 from seatrial.targets.transformers.worked.records.layouts import (
     SIDES,
@@ -334,26 +335,9 @@ def _cases(model_class: Any) -> Iterator[str]:
                 yield json.dumps({"what": what, "layout": layout})
 
 
-def _kinds() -> dict[str, str]:
-    """Return places of classes that take pictures and no grids, by name."""
-    import transformers
-
-    found = {}
-    for name in sorted({*classes_of_release().values()}):
-        one = getattr(transformers, name, None)
-        takes = {*inspect.signature(one.forward).parameters} if one is not None else {*()}
-        if {"pixel_values", "input_ids"} <= takes and "image_grid_thw" not in takes:
-            found[name] = f"transformers:{name}"
-    return found
-
-
 def given_now() -> dict[str, Any]:
     """Return what the installed release gives."""
-    return given(_kinds(), _cases, _ask)
+    return given(classes_with("pixel_values", "input_ids", without=["image_grid_thw"]), _cases, _ask)
 
 
-def _place(name: str) -> str:
-    return f"transformers:{name}"
-
-
-SQUARE_ROWS: Sequence[Row] = rows_of(RECORD, _place, _ask, "pictures in squares and parts", "inputs")
+SQUARE_ROWS: Sequence[Row] = rows_of(RECORD, place_of, _ask, "pictures in squares and parts", "inputs")
