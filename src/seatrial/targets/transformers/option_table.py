@@ -203,6 +203,7 @@ OLDER: Sequence[OptionFailure] = (
     ),
     _fails("olmo3", "rope_type", ("acts",), IGNORED, OLD),
     _fails("opt", "layer_norm_elementwise_affine", WHOLE, SMALL, OLD),
+    _fails("gpt_neox_japanese", "rotary_pct", ("from the cache",), SMALL, OLD),
     _fails("phi", "rope_type=longrope", ("from the cache",), SMALL, OLD),
     _fails("phi", "partial_rotary_factor", ("from the cache",), SMALL, OLD),
     _fails("phimoe", "", ("from the cache",), SLIDES, OLD),
