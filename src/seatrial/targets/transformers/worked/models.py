@@ -19,6 +19,7 @@ from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked.masks import MASK_ROWS
 from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
+from seatrial.targets.transformers.worked.packed_masks import PACKED_ROWS
 from seatrial.targets.transformers.worked.resized import RESIZED_ROWS
 from seatrial.targets.transformers.worked.rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked.ropes import ROPE_ROWS
@@ -32,6 +33,7 @@ ROWS: Sequence[Row] = (
     *ROPE_FORM_ROWS,
     *MASK_ROWS,
     *FORM_ROWS,
+    *PACKED_ROWS,
     *ATTENTION_ROWS,
     *VALUE_ROWS,
     *WEIGHT_ROWS,
