@@ -27,6 +27,8 @@ PLACES = ((0, 1, 2, 3, 0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5, 0, 1, 0))
 BLOCKS = ((-1, -1, 0, 0, 0, 0, -1, 1, 1), (0, 0, -1, 2, 2, 2, 2, 2, 2))
 """Blocks of each row; some go on over the border of a sequence."""
 PICTURES = "Transformers: pictures of packed rows in layers with a window"
+HOW = tuple(product((False, True), repeat=3))
+"""Whether there are blocks, and masks of the caller that join and cut."""
 KINDS = ("causal", "sliding", "chunked")
 
 
@@ -62,8 +64,7 @@ def _options(blocks: bool, joins: bool, cuts: bool) -> dict[str, Any]:
 def _packed(maker: Any) -> list[str]:
     """Return where a token sees one of another sequence, or not what it sees of its own, by each kind of mask."""
     wrong = []
-    for form, kind, *how in product(FORMS, KINDS, *[(False, True)] * 3):
-        blocks, joins, cuts = map(bool, how)
+    for (form, kind), (blocks, joins, cuts) in product(product(FORMS, KINDS), HOW):
         options = {"position_ids": torch.tensor(PLACES), **_options(blocks, joins, cuts)}
         found = made(kind, config_of([kind], form), 9, **options)
         what = f"{form}, {kind}, {blocks=}, {joins=}, {cuts=}"
@@ -75,8 +76,7 @@ def _packed(maker: Any) -> list[str]:
 def _of_layers(maker: Any) -> list[str]:
     """Return where the masks of a model with layers of two kinds are not those of packed rows and their blocks."""
     wrong = []
-    for form, *how in product(FORMS, *[(False, True)] * 3):
-        blocks, joins, cuts = map(bool, how)
+    for form, (blocks, joins, cuts) in product(FORMS, HOW):
         config = config_of(["causal", "sliding"], form)
         found = maker(
             config=config, inputs_embeds=torch.zeros(2, 9, 2), attention_mask=None, cache=None,
