@@ -61,6 +61,7 @@ from seatrial.targets.transformers.worked.trials import TRIAL_ROWS
 from seatrial.targets.transformers.worked.two_processes import PROCESS_ROWS
 from seatrial.targets.transformers.worked.updates import UPDATE_ROWS
 from seatrial.targets.transformers.worked.uploads import UPLOAD_ROWS
+from seatrial.targets.transformers.worked.worker_draws import WORKER_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -363,6 +364,7 @@ ROWS: Sequence[Row] = (
     *TRIAL_ROWS,
     *OPTIMIZER_ROWS,
     *COLLATOR_ROWS,
+    *WORKER_ROWS,
     *SETUP_ROWS,
     *RESUME_ROWS,
     *CHANGED_ROWS,
