@@ -117,11 +117,11 @@ KINDS: Sequence[str] = (
     "fuyu", "gemma", "gemma2", "gemma3", "gemma3_text", "git", "glm", "glm4_moe", "glmasr", "got_ocr2", "gpt-sw3",
     "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "helium",
     "hunyuan_v1_dense", "idefics3", "internvl", "jamba", "led", "lfm2", "llama", "llama4_text", "llava", "longt5",
-    "m2m_100", "mamba", "marian", "mbart", "minimax", "mistral", "mistral3", "mixtral", "mllama", "modernbert-
-    decoder", "moshi", "mpt", "mt5", "musicflamingo", "nemotron", "olmo2", "olmo_hybrid", "olmoe", "opt", "ovis2",
+    "m2m_100", "mamba", "marian", "mbart", "minimax", "mistral", "mistral3", "mixtral", "mllama", "moshi",
+    "modernbert-decoder", "mpt", "mt5", "musicflamingo", "nemotron", "olmo2", "olmo_hybrid", "olmoe", "opt", "ovis2",
     "paligemma", "pegasus", "persimmon", "phi", "phi3", "plbart", "prophetnet", "qwen2", "qwen2_audio", "qwen2_moe",
     "qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl", "recurrent_gemma", "rembert", "roberta", "roformer", "rwkv",
-    "smollm3", "smolvlm", "stablelm", "starcoder2", "switch_transformers", "t5gemma", "t5gemma2", "trocr", "umt5",
+    "smollm3", "smolvlm", "stablelm", "starcoder2", "switch_transformers", "t5gemma", "trocr", "umt5",
     "video_llava", "voxtral", "whisper", "xglm", "xlstm",
 )  # fmt: skip
 NO_CACHE = KnownFailure(
