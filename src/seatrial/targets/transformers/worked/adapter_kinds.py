@@ -12,10 +12,11 @@ from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnownFailure, before, between
+from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.trainers import new_folder
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.adapters import CAUSAL, IDS, with_any_peft
+from seatrial.targets.transformers.worked.every_class import release_on_record
 from seatrial.targets.transformers.worked.weights import llama
 
 CLOSE = 1e-4
@@ -77,6 +78,7 @@ def _config(kind: str) -> Any:
 
 
 def _base(kind: str) -> Any:
+    release_on_record()
     return llama(KINDS[kind][0]).eval()
 
 
@@ -246,19 +248,11 @@ SECOND = KnownFailure(
     releases=before("peft", "0.19"),
 )
 
-WHOLE = KnownFailure(
-    "a module that is saved whole is not loaded",
-    finding="Transformers: adapters that a model loads in later releases",
-    releases=between("transformers", "5", "5.17"),
-)
-
 
 def _known(kind: str, what: str) -> KnownFailure | None:
     options = KINDS[kind][2]
     if "modules_to_save" in options and what == "disabled and enabled":
         return DISABLED
-    if "modules_to_save" in options and what == "saved and loaded":
-        return WHOLE
     whole = {"modules_to_save", "trainable_token_indices"} & {*options}
     return SECOND if whole and what in ("chosen of two", "one of two deleted") else None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked.adapter_kinds import ADAPTER_KIND_ROWS
+from seatrial.targets.transformers.worked.adapter_names import ADAPTER_NAME_ROWS
 from seatrial.targets.transformers.worked.adapters import ADAPTER_ROWS
 from seatrial.targets.transformers.worked.attention import ATTENTION_ROWS
 from seatrial.targets.transformers.worked.calls_loading import LOADING_CALL_ROWS
@@ -45,6 +46,7 @@ ROWS: Sequence[Row] = (
     *CONVERSION_ROWS,
     *ADAPTER_ROWS,
     *ADAPTER_KIND_ROWS,
+    *ADAPTER_NAME_ROWS,
     *OTHER_ROWS,
     *LOADING_CALL_ROWS,
     *MODEL_CALL_ROWS,
