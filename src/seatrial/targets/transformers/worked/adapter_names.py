@@ -107,8 +107,8 @@ def _renamed(kind: str, mixin: Any) -> list[str]:
 
 
 KINDS: Sequence[str] = (
-    "aria", "aya_vision", "colpali", "fuyu", "gemma3", "got_ocr2", "internvl", "llava", "llava_next", "llava_next_video",
-    "llava_onevision", "mistral3", "paligemma", "qwen2_5_vl", "qwen2_vl", "shieldgemma2", "video_llava", "vipllava",
+    "aria", "aya_vision", "gemma3", "got_ocr2", "internvl", "llava", "llava_next", "llava_next_video",
+    "llava_onevision", "mistral3", "paligemma", "qwen2_5_vl", "qwen2_vl", "video_llava", "vipllava",
 )  # fmt: skip
 # Source: the documentation of load_adapter: an adapter of the weights in files goes to the modules that have them now.
 ADAPTER_NAME_ROWS: Sequence[Row] = tuple(

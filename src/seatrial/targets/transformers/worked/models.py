@@ -18,6 +18,7 @@ from seatrial.targets.transformers.worked.calls_parts import PART_CALL_ROWS
 from seatrial.targets.transformers.worked.capacities import CAPACITY_ROWS
 from seatrial.targets.transformers.worked.configurations import CONFIGURATION_ROWS
 from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
+from seatrial.targets.transformers.worked.held import HELD_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked.masks import MASK_ROWS
 from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
@@ -40,6 +41,7 @@ ROWS: Sequence[Row] = (
     *VALUE_ROWS,
     *WEIGHT_ROWS,
     *TIED_ROWS,
+    *HELD_ROWS,
     *SAVED_ROWS,
     *RESIZED_ROWS,
     *CONFIGURATION_ROWS,
