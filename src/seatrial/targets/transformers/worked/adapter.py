@@ -16,6 +16,7 @@ from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, new_fo
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
+from seatrial.targets.transformers.worked.aligned import ALIGNED_ROWS
 from seatrial.targets.transformers.worked.arguments import ARGUMENT_ROWS
 from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
@@ -357,6 +358,7 @@ ROWS: Sequence[Row] = (
     *PART_ROWS,
     *LOSS_ROWS,
     *BOX_ROWS,
+    *ALIGNED_ROWS,
     *ARGUMENT_ROWS,
     *ARRAY_ROWS,
     *TOOL_ROWS,
