@@ -55,7 +55,7 @@ KINDS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 
 
 def need_own_peft() -> None:
-    """Go on if PEFT is of a release with which this one of Transformers loads every name.
+    """Continue if PEFT is of a release with which this one of Transformers loads every name.
 
     Raises:
         NotServed: it is older than the release requires.
@@ -161,10 +161,10 @@ def _chosen(kind: str, model_class: Any) -> list[str]:
 
 
 def _switched(kind: str, model_class: Any) -> list[str]:
-    """Return whether an adapter goes on when it is disabled, or does not when it is enabled again."""
+    """Return whether an adapter is still in use when it is disabled, or does not when it is enabled again."""
     model, wrong = _added(kind, "one"), []
     model.disable_adapters()
-    wrong += [] if _same(model, _base(kind)) else ["it goes on when it is disabled"]
+    wrong += [] if _same(model, _base(kind)) else ["it is still in use when it is disabled"]
     model.enable_adapters()
     wrong += [] if _same(model, _own(kind, "one")) else ["it is not in use when it is enabled again"]
     return wrong

@@ -72,15 +72,15 @@ def _decoded(made: Any) -> list[str]:
 
 
 def _of_class(kind: str, made: Any) -> list[str]:
-    """Return where a class cleans up texts that it is told to, and is of byte pairs, or does not, and is not."""
+    """Return where a class cleans up texts that it is to clean up, and is of byte pairs, or does not, and is not."""
     wrong = []
     plain = tokenizer_of(made, kind, {})
     core = getattr(plain, "backend_tokenizer", None)
     if core is None:
         return []
     pairs = type(core.model).__name__ == "BPE" and not getattr(plain, FORCED, False)
-    told = tokenizer_of(made, kind, {"clean_up_tokenization_spaces": True})
-    for tokenizer, own in ((plain, False), (told, True)):
+    cleaning = tokenizer_of(made, kind, {"clean_up_tokenization_spaces": True})
+    for tokenizer, own in ((plain, False), (cleaning, True)):
         ids = tokenizer(TEXT)["input_ids"]
         raw = tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False)
         for given in (None, False, True):
@@ -103,16 +103,16 @@ OPTIONS: Mapping[str, Any] = {
 
 
 def _chat_options(made: Any) -> list[str]:
-    """Return where options of a chat count otherwise beside `processor_kwargs` than within."""
+    """Return where options of a chat count otherwise outside `processor_kwargs` than within."""
     processor, wrong = text_processors()(tiny_tokenizer(padding_side="right"), chat_template=TEMPLATE), []
 
-    def found(inside: Mapping[str, Any], **beside: Any) -> dict[str, list[Any]]:
+    def found(inside: Mapping[str, Any], **outside: Any) -> dict[str, list[Any]]:
         made = processor.apply_chat_template(
             copy.deepcopy([CHAT, CHAT[:1]]),
             tokenize=True,
             return_dict=True,
             processor_kwargs=copy.deepcopy(dict(inside)),
-            **beside,
+            **outside,
         )
         return {name: [list(map(int, row)) for row in value] for name, value in made.items()}
 
@@ -121,23 +121,23 @@ def _chat_options(made: Any) -> list[str]:
         for number in (1, 2, 4, len(OPTIONS)):
             for names in combinations(OPTIONS, number):
                 inside = {name: value for name, value in OPTIONS.items() if name not in names}
-                beside = {name: OPTIONS[name] for name in names}
-                if found(inside, **beside, **more) != due:
-                    wrong.append(f"{sorted(names)} beside, {more}")
+                outside = {name: OPTIONS[name] for name in names}
+                if found(inside, **outside, **more) != due:
+                    wrong.append(f"{sorted(names)} outside, {more}")
     return wrong[:4]
 
 
 def _nested(made: Any) -> list[Any]:
-    """Return ids where options of texts are within, as a part or not, and another one is beside them."""
+    """Return ids where options of texts are within, as a part or not, and another one is outside them."""
     processor = text_processors()(tiny_tokenizer(padding_side="right"), chat_template=TEMPLATE)
     found = []
     for inside in (
         {"truncation": True, "max_length": 5},
         {"text_kwargs": {"truncation": True, "max_length": 5}},
     ):
-        for beside in ({}, {"padding": False}, {"add_special_tokens": False}, {"more": "Q"}):
+        for outside in ({}, {"padding": False}, {"add_special_tokens": False}, {"more": "Q"}):
             ids = processor.apply_chat_template(
-                [CHAT], tokenize=True, return_dict=True, processor_kwargs=inside, **beside
+                [CHAT], tokenize=True, return_dict=True, processor_kwargs=inside, **outside
             )["input_ids"]
             found.append([len(row) for row in ids])
     return found
@@ -160,6 +160,6 @@ FAST, PROCESSOR = "transformers:PreTrainedTokenizerFast", "transformers:Processo
 DECODED_ROWS: Sequence[Row] = (
     Row("texts", FAST, "texts that are cleaned up", _decoded, [], since="5.17"),
     *_classes(),
-    Row("texts", PROCESSOR, "options of a chat within and beside", _chat_options, [], since="5.22"),
+    Row("texts", PROCESSOR, "options of a chat within and outside", _chat_options, [], since="5.22"),
     Row("texts", PROCESSOR, "options of a chat, nested", _nested, [[5]] * 8, since="5.22"),
 )

@@ -25,7 +25,7 @@ from seatrial.targets.transformers.worked.masks import (
 PLACES = ((0, 1, 2, 3, 0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5, 0, 1, 0))
 """Of the tokens of each row in their sequences."""
 BLOCKS = ((-1, -1, 0, 0, 0, 0, -1, 1, 1), (0, 0, -1, 2, 2, 2, 2, 2, 2))
-"""Blocks of each row; some go on over the border of a sequence."""
+"""Blocks of each row; some continue over the border of a sequence."""
 PICTURES = "Transformers: pictures of packed rows in layers with a window"
 HOW = tuple(product((False, True), repeat=3))
 """Whether there are blocks, and masks of the caller that join and cut."""
@@ -45,7 +45,7 @@ def _cuts(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def _sees(kind: str, blocks: bool, joins: bool, cuts: bool, b: int, q: int, k: int) -> bool:
-    """Return whether a query sees a key: never one of another sequence, whatever joins them."""
+    """Return whether a query sees a key: never one of another sequence, even if a mask joins them."""
     numbers, own = _sequences(PLACES[b]), PLACES[b]
     seen = sees_of(kind)(b, own[q], own[k]) or (joins and bool(_joins(b, 0, own[q], own[k])))
     seen = seen and (not cuts or bool(_cuts(b, 0, own[q], own[k])))

@@ -62,7 +62,7 @@ def _drawn(made: Any, options: Mapping[str, Any]) -> Batches:
 
 
 def _workers(options: Mapping[str, Any], made: Any) -> list[str]:
-    """Return where workers do not draw by a seed of their own, whatever was drawn before they were forked."""
+    """Return where workers do not draw by seeds of their own, with any number of draws before they are forked."""
     wrong, rows = [], _rows()
     due = _drawn(made, options)
     alone = _collator(made, options, SEED)
@@ -82,7 +82,7 @@ def _workers(options: Mapping[str, Any], made: Any) -> list[str]:
                 wrong.append(f"{what}, epoch {epoch}: other draws than of the seeds of the workers")
         rest = [_values(collate([row])) for row in rows[before:]]
         if rest != one_process[before:]:
-            wrong.append(f"{what}: the first process goes on with other draws after its workers")
+            wrong.append(f"{what}: the first process continues with other draws after its workers")
     if _loaded(_collator(made, options, SEED)) != one_process:
         wrong.append("no workers: other draws")
     return wrong[:4]
