@@ -159,6 +159,7 @@ HELD_ROWS: Sequence[Row] = (
             partial(_held, kind, name, form),
             [],
             since="4.57",
+            known=IN_A_LIST if form == "a list" else None,
         )
         for kind, name in HELD
         for form in FORMS
