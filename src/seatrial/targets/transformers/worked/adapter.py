@@ -16,6 +16,7 @@ from seatrial.targets.common.trainers import CPU_OPTIONS, freeze_imports, new_fo
 from seatrial.targets.common.worked_rows import Row, Worked, unlike
 from seatrial.targets.transformers.short_runs import Line
 from seatrial.targets.transformers.small import train
+from seatrial.targets.transformers.worked.aligned import ALIGNED_ROWS
 from seatrial.targets.transformers.worked.arguments import ARGUMENT_ROWS
 from seatrial.targets.transformers.worked.arrays import ARRAY_ROWS
 from seatrial.targets.transformers.worked.beams import BEAM_ROWS
@@ -61,6 +62,7 @@ from seatrial.targets.transformers.worked.trials import TRIAL_ROWS
 from seatrial.targets.transformers.worked.two_processes import PROCESS_ROWS
 from seatrial.targets.transformers.worked.updates import UPDATE_ROWS
 from seatrial.targets.transformers.worked.uploads import UPLOAD_ROWS
+from seatrial.targets.transformers.worked.worker_draws import WORKER_ROWS
 
 SCHEDULES: Sequence[Mapping[str, Any]] = (
     {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3},
@@ -356,6 +358,7 @@ ROWS: Sequence[Row] = (
     *PART_ROWS,
     *LOSS_ROWS,
     *BOX_ROWS,
+    *ALIGNED_ROWS,
     *ARGUMENT_ROWS,
     *ARRAY_ROWS,
     *TOOL_ROWS,
@@ -363,6 +366,7 @@ ROWS: Sequence[Row] = (
     *TRIAL_ROWS,
     *OPTIMIZER_ROWS,
     *COLLATOR_ROWS,
+    *WORKER_ROWS,
     *SETUP_ROWS,
     *RESUME_ROWS,
     *CHANGED_ROWS,

@@ -11,6 +11,7 @@ from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.cut_masks import CUT_MASK_ROWS
+from seatrial.targets.transformers.worked.decoded import DECODED_ROWS
 from seatrial.targets.transformers.worked.encodings import ENCODING_ROWS
 from seatrial.targets.transformers.worked.labelled import LABEL_ROWS
 from seatrial.targets.transformers.worked.marked import MARKED_ROWS
@@ -186,6 +187,7 @@ CHAT_ROWS: Sequence[Row] = (
     ),
     Row("chats", PLACE, "messages that cannot be continued", _incompatible, [], since="4.57"),
     *TEMPLATE_ROWS,
+    *DECODED_ROWS,
     *ENCODING_ROWS,
     *TOKENIZER_ROWS,
     *SAVED_ROWS,

@@ -9,6 +9,7 @@ from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked.calls_caches import CACHE_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_generate import GENERATE_CALL_ROWS
 from seatrial.targets.transformers.worked.calls_kernels import KERNEL_CALL_ROWS
+from seatrial.targets.transformers.worked.checkpointed import CHECKPOINTED_ROWS
 from seatrial.targets.transformers.worked.media_caches import MEDIA_CACHE_ROWS
 from seatrial.targets.transformers.worked.media_steps import MEDIA_STEP_ROWS
 from seatrial.targets.transformers.worked.older_batches import OLDER_BATCH_ROWS
@@ -22,6 +23,7 @@ from seatrial.targets.transformers.worked.speech_options import SPEECH_OPTION_RO
 
 ROWS: Sequence[Row] = (
     *CACHE_CALL_ROWS,
+    *CHECKPOINTED_ROWS,
     *GENERATE_CALL_ROWS,
     *KERNEL_CALL_ROWS,
     *MEDIA_CACHE_ROWS,

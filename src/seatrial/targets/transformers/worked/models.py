@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.adapter_kinds import ADAPTER_KIND_ROWS
+from seatrial.targets.transformers.worked.adapter_names import ADAPTER_NAME_ROWS
 from seatrial.targets.transformers.worked.adapters import ADAPTER_ROWS
 from seatrial.targets.transformers.worked.attention import ATTENTION_ROWS
 from seatrial.targets.transformers.worked.calls_loading import LOADING_CALL_ROWS
@@ -16,9 +18,11 @@ from seatrial.targets.transformers.worked.calls_parts import PART_CALL_ROWS
 from seatrial.targets.transformers.worked.capacities import CAPACITY_ROWS
 from seatrial.targets.transformers.worked.configurations import CONFIGURATION_ROWS
 from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
+from seatrial.targets.transformers.worked.held import HELD_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked.masks import MASK_ROWS
 from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
+from seatrial.targets.transformers.worked.packed_masks import PACKED_ROWS
 from seatrial.targets.transformers.worked.resized import RESIZED_ROWS
 from seatrial.targets.transformers.worked.rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked.ropes import ROPE_ROWS
@@ -32,15 +36,19 @@ ROWS: Sequence[Row] = (
     *ROPE_FORM_ROWS,
     *MASK_ROWS,
     *FORM_ROWS,
+    *PACKED_ROWS,
     *ATTENTION_ROWS,
     *VALUE_ROWS,
     *WEIGHT_ROWS,
     *TIED_ROWS,
+    *HELD_ROWS,
     *SAVED_ROWS,
     *RESIZED_ROWS,
     *CONFIGURATION_ROWS,
     *CONVERSION_ROWS,
     *ADAPTER_ROWS,
+    *ADAPTER_KIND_ROWS,
+    *ADAPTER_NAME_ROWS,
     *OTHER_ROWS,
     *LOADING_CALL_ROWS,
     *MODEL_CALL_ROWS,
