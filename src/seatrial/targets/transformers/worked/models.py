@@ -23,6 +23,7 @@ from seatrial.targets.transformers.worked.resized import RESIZED_ROWS
 from seatrial.targets.transformers.worked.rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked.ropes import ROPE_ROWS
 from seatrial.targets.transformers.worked.saved import SAVED_ROWS
+from seatrial.targets.transformers.worked.text_heads import TEXT_HEAD_ROWS
 from seatrial.targets.transformers.worked.tied import TIED_ROWS
 from seatrial.targets.transformers.worked.values import VALUE_ROWS
 from seatrial.targets.transformers.worked.weights import WEIGHT_ROWS
@@ -48,6 +49,7 @@ ROWS: Sequence[Row] = (
     *LOSS_CALL_ROWS,
     *PART_CALL_ROWS,
     *CAPACITY_ROWS,
+    *TEXT_HEAD_ROWS,
 )
 
 
