@@ -20,6 +20,7 @@ from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked.masks import MASK_ROWS
 from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
 from seatrial.targets.transformers.worked.resized import RESIZED_ROWS
+from seatrial.targets.transformers.worked.rope_axes import AXIS_ROWS
 from seatrial.targets.transformers.worked.rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked.ropes import ROPE_ROWS
 from seatrial.targets.transformers.worked.saved import SAVED_ROWS
@@ -31,6 +32,7 @@ from seatrial.targets.transformers.worked.weights import WEIGHT_ROWS
 ROWS: Sequence[Row] = (
     *ROPE_ROWS,
     *ROPE_FORM_ROWS,
+    *AXIS_ROWS,
     *MASK_ROWS,
     *FORM_ROWS,
     *ATTENTION_ROWS,

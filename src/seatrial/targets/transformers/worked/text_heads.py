@@ -37,7 +37,7 @@ OWN = ""
 ALONE = (
     "Aria", "AudioFlamingo3", "AyaVision", "Cohere2Vision", "CohereCompass", "DeepseekVL", "Exaone4_5_",
     "Gemma3", "Gemma4", "Gemma4Unified", "GlmAsr", "GotOcr2", "HyperCLOVAXVisionV2", "Idefics2", "Idefics3",
-    "InternVL", "Lfm2Vl", "Lfm3Vl", "LightOnOcr", "Llama4", "Llava", "LlavaNext", "LlavaNextVideo",
+    "InternVL", "Lfm2Vl", "Lfm3Vl", "LightOnOcr", "Llava", "LlavaNext", "LlavaNextVideo",
     "LlavaOnevision", "MiniCPMV4_6", "MiniMaxM3Sparse", "Mistral3", "MusicFlamingo", "Ovis2", "PaliGemma",
     "QianfanOCR", "Qwen2Audio", "Qwen3ASR", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp", "SmolVLM", "VideoLlama3",
     "VideoLlava", "VipLlava", "Voxtral",
