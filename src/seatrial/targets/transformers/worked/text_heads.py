@@ -72,7 +72,7 @@ KNOWN: Mapping[tuple[str, str], KnownFailure] = {
 }
 
 
-def _configured(kind: str, text_kind: str) -> Any:
+def configured(kind: str, text_kind: str) -> Any:
     """Return a small configuration whose text has other values of `OPTIONS`."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -122,7 +122,7 @@ def _same_text(whole: Any) -> Any:
 def _unlike(text_kind: str, made: Any) -> list[str]:
     """Return the largest difference of logits of rows of one token, which no mask and no position changes."""
     try:
-        whole = fresh_model(made, _configured(made.config_class.model_type, text_kind), LARGEST).eval()
+        whole = fresh_model(made, configured(made.config_class.model_type, text_kind), LARGEST).eval()
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # refused when it is made
         raise NotServed(error_line(error)) from error
     draw_by_names_alone(whole)
