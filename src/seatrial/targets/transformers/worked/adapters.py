@@ -210,7 +210,7 @@ def _with_its_base(model_class: Any) -> list[str]:
 BENEATH = KnownFailure(
     "the base is saved with the names that its layers have beneath the adapter",
     finding="Transformers: Granite Speech saved with its adapter",
-    releases=since("transformers", "5.24"),
+    releases=since("transformers", "5"),
 )
 CAUSAL = "transformers:LlamaForCausalLM"
 FIRST = "model.layers.0.mlp.down_proj.lora_A.weight"

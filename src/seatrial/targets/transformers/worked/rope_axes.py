@@ -137,7 +137,7 @@ AXIS_ROWS: Sequence[Row] = tuple(
         "axes of positions",
         partial(_unlike, kind),
         [],
-        since="5",
+        since="5.23" if form is GLM else "5",  # earlier embeddings leave the pairs to the attention
     )
-    for kind, (name, _, _) in FORMS.items()
+    for kind, (name, _, form) in FORMS.items()
 )

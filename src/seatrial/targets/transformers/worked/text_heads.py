@@ -56,7 +56,7 @@ SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 
 IGNORED = KnownFailure(
     "the head of the whole ignores options of the text", finding="Transformers: options that are ignored"
 )
-IGNORED_LATER = replace(IGNORED, releases=since("transformers", "5"))
+IGNORED_LATER = replace(IGNORED, releases=since("transformers", "5.9"))
 UNCAPPED = KnownFailure(
     "the cap of the text's logits is left out",
     finding="Transformers: the cap of logits in PaliGemma 2",
