@@ -16,6 +16,7 @@ from seatrial.targets.transformers.worked.calls_parts import PART_CALL_ROWS
 from seatrial.targets.transformers.worked.capacities import CAPACITY_ROWS
 from seatrial.targets.transformers.worked.configurations import CONFIGURATION_ROWS
 from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
+from seatrial.targets.transformers.worked.earlier_options import EARLIER_OPTION_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked.masks import MASK_ROWS
 from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
@@ -42,6 +43,7 @@ ROWS: Sequence[Row] = (
     *SAVED_ROWS,
     *RESIZED_ROWS,
     *CONFIGURATION_ROWS,
+    *EARLIER_OPTION_ROWS,
     *CONVERSION_ROWS,
     *ADAPTER_ROWS,
     *OTHER_ROWS,
