@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.targets.common.worked_rows import Row
 
 CASES: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = (
-    ("Beit", {"segmentation_indices": [2, 4], "num_hidden_layers": 4}, {"out_indices": [2, 4]}, "4.57.6"),
+    ("Beit", {"segmentation_indices": [2, 4], "num_hidden_layers": 4}, {"out_indices": [2, 4]}, "5.24"),
     ("Flaubert", {"n_words": 50}, {"n_words": 50, "vocab_size": 50}, "4.57.6"),
     ("XLM", {"n_words": 50}, {"n_words": 50, "vocab_size": 50}, "4.57.6"),
     ("VideoMAE", {"qkv_bias": False}, {"qv_bias": False}, "5.24"),
