@@ -20,6 +20,20 @@ from seatrial.targets.transformers.family_records import OLDEST, record
 
 RECORD = Path(__file__).with_name("recorded_configurations.json")
 YARN = {"factor": 4.0, "original_max_position_embeddings": 4096}
+LONG = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+ACTIVATIONS = (
+    "activation", "activation_fn", "activation_function", "dense_act_fn", "hidden_act", "hidden_activation",
+    "mlp_hidden_act", "projector_hidden_act", "ffn_act_fn",
+)  # fmt: skip
+LEFT_OPEN = (
+    "attention_hidden_size", "bos_token_id", "codebook_dim", "conv_kernel_size", "dim_feedforward", "embedding_size",
+    "eos_token_id", "expand_ratio", "ffn_dim", "ffn_hidden_size", "head_dim", "initializer_range", "intermediate_size",
+    "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim",
+    "mamba_intermediate", "mlp_only_layers", "moe_intermediate_size", "n_inner", "no_rope_layers", "num_kv_heads",
+    "num_experts_per_tok", "num_key_value_heads", "pad_token_id", "q_lora_rank", "query_pre_attn_scalar",
+    "residual_multiplier", "rope_parameters", "summary_idxs", "tie_word_embeddings", "time_step_rank",
+)  # fmt: skip
+"""Options that follow from others where they are None."""
 CASES: Mapping[str, Mapping[str, Any]] = {
     "defaults": {},
     "old linear": {"rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
@@ -45,7 +59,25 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "labels": {"num_labels": 5},
     "a part of text": {"text_config": {"hidden_size": 96, "num_hidden_layers": 3}},
     "a part of pictures": {"vision_config": {"hidden_size": 96, "num_hidden_layers": 3}},
-}
+    "gelu": {**dict.fromkeys(ACTIVATIONS, "gelu"), "feed_forward_proj": "gelu"},
+    "relu": {**dict.fromkeys(ACTIVATIONS, "relu"), "feed_forward_proj": "relu"},
+    "gated gelu": {"feed_forward_proj": "gated-gelu", "hidden_act": "gelu_new", "activation_function": "gelu_new"},
+    "gelu in parts": {name: dict.fromkeys(ACTIVATIONS, "gelu") for name in ("text_config", "vision_config")},
+    "words": {
+        "mamba_d_head": "auto", "pos_att_type": "P2C | c2p", "global_padding": "same", "n_words": 50,
+        "model_type": "vlm",
+    },
+    "both directions": {"use_bidirectional_attention": True, "sliding_window": 16},
+    "both directions, of all": {"use_bidirectional_attention": "all", "sliding_window": 16},
+    "nothing": dict.fromkeys(LEFT_OPEN),
+    "sparse layers": {
+        "num_layers": 12, "num_decoder_layers": 12, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 4
+    },
+    "no sparse layers": {"num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0},
+    "tied texts": {"text_config": {"tie_word_embeddings": True}, "tie_word_embeddings": False},
+    "old su": {"rope_scaling": {"type": "su", **LONG}},
+    "old xdrope": {"rope_scaling": {"type": "xdrope", "factor": 2.0, "alpha": 1000.0}},
+}  # fmt: skip
 """Options that a configuration takes and that others follow from; those that it does not have are left out."""
 NOTED = (
     "transformers_version", "architectures", "dtype", "torch_dtype", "_name_or_path", "_attn_implementation",
@@ -135,8 +167,19 @@ def changed(config_class: Any, case: str) -> dict[str, Any]:
             and not (name in written and _value(written[name].default) == value)
         }
         return {name: value for name, value in own.items() if not name.endswith(("_token_id", "_dropout"))}
-    plain = described(config_class, {})
-    return {name: value for name, value in found.items() if name not in plain or plain[name] != value}
+    plain, given = described(config_class, {}), {*_names(CASES[case])}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in plain or plain[name] != value or name.rpartition(".")[2] in given
+    }
+
+
+def _names(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of given options, those of parts too."""
+    for name, value in values.items():
+        yield name
+        yield from _names(value) if isinstance(value, Mapping) else ()
 
 
 def number(value: Any) -> float:

@@ -12,9 +12,14 @@ from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import error_line
+from seatrial.targets.common.known import KnownFailure, since
 from seatrial.targets.common.target import release
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.worked.weights import llama, saved, tensors
+from seatrial.targets.transformers.family_drawn import draw_by_names_alone
+from seatrial.targets.transformers.small_models import fresh_model
+from seatrial.targets.transformers.worked.text_heads import LARGEST, configured
+from seatrial.targets.transformers.worked.weights import folder, llama, same, saved, tensors
 
 IDS = torch.arange(3, 15).reshape(2, 6)
 
@@ -169,6 +174,44 @@ def _states(model_class: Any) -> list[Any]:
     ]
 
 
+def _with_its_base(model_class: Any) -> list[str]:
+    """Return what differs of a model that saves its base besides its adapter: after it was saved, and read again."""
+    config = configured(model_class.config_class.model_type, "granite")
+    model = fresh_model(model_class, config, LARGEST).eval()
+    draw_by_names_alone(model)
+    base = {name: value.clone() for name, value in model.state_dict().items()}
+    _adapted(model, "default", 1, target_modules=["q_proj", "v_proj"])
+    due, wrong, paths = _logits(model), [], []
+    for time in ("first", "second"):
+        path = folder()
+        model.save_pretrained(str(path))
+        paths.append(path)
+        if not (path / "adapter_model.safetensors").exists():
+            wrong.append(f"no adapter in the {time} folder")
+        if not model._hf_peft_config_loaded or model.active_adapters() != ["default"]:
+            wrong.append(f"the model does not know its adapter after the {time} time")
+        if not torch.equal(_logits(model), due):
+            wrong.append(f"other logits after the {time} time")
+    try:
+        read = model_class.from_pretrained(paths[0])
+    except OSError as error:
+        wrong.append(error_line(error))
+    else:
+        if not (_logits(read) - due).abs().max() < 1e-4:
+            wrong.append("other logits of what is read")
+    for file in paths[0].glob("adapter_*"):
+        file.unlink()
+    plain, said = model_class.from_pretrained(paths[0], output_loading_info=True)
+    wrong += [f"{name} of the base" for name in same(plain, base)]
+    wrong += [f"{name} is missing" for name in said["missing_keys"]]
+    return wrong[:4]
+
+
+BENEATH = KnownFailure(
+    "the base is saved with the names that its layers have beneath the adapter",
+    finding="Transformers: Granite Speech saved with its adapter",
+    releases=since("transformers", "5"),
+)
 CAUSAL = "transformers:LlamaForCausalLM"
 FIRST = "model.layers.0.mlp.down_proj.lora_A.weight"
 # Sources: the documentation of add_adapter, load_adapter and save_pretrained.
@@ -210,5 +253,17 @@ ADAPTER_ROWS: Sequence[Row] = (
         with_any_peft(_states),
         [8, 4, 4, True, True, True, True, ["one"], []],
         since="4.56",
+    ),
+    *(
+        Row(
+            "states",
+            f"transformers:{name}ForConditionalGeneration",
+            "an adapter that is saved with its base",
+            with_any_peft(_with_its_base),
+            [],
+            since="4.57",
+            known=BENEATH,
+        )
+        for name in ("GraniteSpeech", "GraniteSpeechPlus")
     ),
 )

@@ -18,15 +18,18 @@ from seatrial.targets.transformers.worked.calls_parts import PART_CALL_ROWS
 from seatrial.targets.transformers.worked.capacities import CAPACITY_ROWS
 from seatrial.targets.transformers.worked.configurations import CONFIGURATION_ROWS
 from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
+from seatrial.targets.transformers.worked.earlier_options import EARLIER_OPTION_ROWS
 from seatrial.targets.transformers.worked.held import HELD_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked.masks import MASK_ROWS
 from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
 from seatrial.targets.transformers.worked.packed_masks import PACKED_ROWS
 from seatrial.targets.transformers.worked.resized import RESIZED_ROWS
+from seatrial.targets.transformers.worked.rope_axes import AXIS_ROWS
 from seatrial.targets.transformers.worked.rope_forms import ROPE_FORM_ROWS
 from seatrial.targets.transformers.worked.ropes import ROPE_ROWS
 from seatrial.targets.transformers.worked.saved import SAVED_ROWS
+from seatrial.targets.transformers.worked.text_heads import TEXT_HEAD_ROWS
 from seatrial.targets.transformers.worked.tied import TIED_ROWS
 from seatrial.targets.transformers.worked.values import VALUE_ROWS
 from seatrial.targets.transformers.worked.weights import WEIGHT_ROWS
@@ -34,6 +37,7 @@ from seatrial.targets.transformers.worked.weights import WEIGHT_ROWS
 ROWS: Sequence[Row] = (
     *ROPE_ROWS,
     *ROPE_FORM_ROWS,
+    *AXIS_ROWS,
     *MASK_ROWS,
     *FORM_ROWS,
     *PACKED_ROWS,
@@ -45,6 +49,7 @@ ROWS: Sequence[Row] = (
     *SAVED_ROWS,
     *RESIZED_ROWS,
     *CONFIGURATION_ROWS,
+    *EARLIER_OPTION_ROWS,
     *CONVERSION_ROWS,
     *ADAPTER_ROWS,
     *ADAPTER_KIND_ROWS,
@@ -56,6 +61,7 @@ ROWS: Sequence[Row] = (
     *LOSS_CALL_ROWS,
     *PART_CALL_ROWS,
     *CAPACITY_ROWS,
+    *TEXT_HEAD_ROWS,
 )
 
 
