@@ -94,7 +94,7 @@ def _results(model: Any, kind: str) -> dict[str, Tensor]:
     for name, call in calls.items():
         try:
             found[name] = call()
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # not by this model
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # not by this model
             continue
     return found
 

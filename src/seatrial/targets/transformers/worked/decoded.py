@@ -151,7 +151,7 @@ def _classes() -> Iterator[Row]:
             "texts that are cleaned up",
             partial(_of_class, kind),
             [],
-            since="5.17",
+            since="5.20.2",
         )
 
 
