@@ -6,23 +6,15 @@ Run in the environment of each release in turn: each adds to the file in the fol
 those of packages in `transformers.models`. `--rich` records those of `class_rich`, `--new` what is not on record yet.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tests.peers.wild.recorded_logits import rounded
+from tests.peers.wild.recorded_logits import read, rounded, same, write
 
-from seatrial.relations.laws.models.recorded import BOUND
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone
 from seatrial.targets.transformers import class_records, class_rich
-
-
-def _same(first: Sequence[float], second: Sequence[float]) -> bool:
-    bound = BOUND / 4 * max(first[-1], 1e-9)
-    pairs = zip(first, second, strict=False)
-    return len(first) == len(second) and max(abs(a - b) for a, b in pairs) <= bound
 
 
 def add(
@@ -30,9 +22,7 @@ def add(
 ) -> dict[str, dict[str, list[float]]]:
     """Return what is on record of a module, with what the release gives; `again`: also of what is there."""
     stack = records._adapter(kind)()
-    path = stack.path
-    whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    before = {name: dict(lines) for name, lines in whole.get(kind, {}).items()}
+    before = {name: dict(lines) for name, lines in read(stack.path).get(kind, {}).items()}
     other = next(name for name in class_records.LINES if name != line)
     found: dict[str, dict[str, list[float]]] = {}
     for name, lines in before.items():
@@ -47,7 +37,7 @@ def add(
         except NotServed:
             continue
         earlier = found.get(name, {}).get(other)
-        if earlier is not None and _same(earlier, given):
+        if earlier is not None and same(given, earlier):
             found[name] = {"": earlier}
         else:
             found.setdefault(name, {})[line] = given
@@ -72,13 +62,9 @@ def main(names: Sequence[str]) -> None:
         except Exception as error:  # noqa: BLE001  a module that cannot be imported, or of sizes that it refuses
             print(kind, type(error).__name__, str(error)[:150], flush=True)
             continue
-        whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        whole[kind] = found
         if not found:
-            del whole[kind]
             continue
-        lines = [f"{json.dumps(kind)}: {json.dumps(values)}" for kind, values in sorted(whole.items())]
-        path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        write(path, {**read(path), kind: found})
         print(kind, len(found), flush=True)
 
 

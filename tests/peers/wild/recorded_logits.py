@@ -38,17 +38,20 @@ def given_by(stack: Any) -> dict[str, list[float]]:
     return found
 
 
-def _same(first: Sequence[float], second: Sequence[float]) -> bool:
+def same(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return whether numbers are as near to recorded ones, the second, as those of two releases may be."""
     bound = BOUND / 4 * max(second[-1], 1e-9)
     return len(first) == len(second) and max(abs(a - b) for a, b in zip(first, second, strict=True)) <= bound
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """Return a record by kind, empty where there is none."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
 
-def _write(path: Path, found: Mapping[str, Any]) -> None:
+def write(path: Path, found: Mapping[str, Any]) -> None:
+    """Write a record, a line a kind that has numbers."""
     lines = [f"{json.dumps(kind)}: {json.dumps(values)}" for kind, values in sorted(found.items()) if values]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -58,23 +61,23 @@ def add(path: Path, kind: str, given: Mapping[str, list[float]], installed: str)
 
     What a release before 5 gives otherwise than the release on record, or gives alone, is kept beside the record.
     """
-    found, is_old = _read(path), Version(installed) < Version("5")
+    found, is_old = read(path), Version(installed) < Version("5")
     own = found.setdefault(kind, {})
-    others = _read(family_records.before_5(path))
+    others = read(family_records.before_5(path))
     older = others.setdefault(kind, {})
     for option, values in given.items():
-        if option in own and _same(values, own[option][1:]):
+        if option in own and same(values, own[option][1:]):
             own[option][0] = min(own[option][0], installed, key=Version)
             older.pop(option, None)
-        elif is_old and option in older and _same(values, older[option][1:]):
+        elif is_old and option in older and same(values, older[option][1:]):
             older[option][0] = min(older[option][0], installed, key=Version)
         elif option in (older if is_old else own):
             before = (older if is_old else own)[option]
             print(kind, repr(option), "differs from", *before, values, flush=True)
         else:
             (older if is_old else own)[option] = [installed, *values]
-    _write(path, found)
-    _write(family_records.before_5(path), others)
+    write(path, found)
+    write(family_records.before_5(path), others)
 
 
 def main(names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What stands in torchvision's place gives what its documentation says."""
+"""What replaces torchvision gives what its documentation says."""
 
 from __future__ import annotations
 

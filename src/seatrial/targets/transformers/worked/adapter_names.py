@@ -10,26 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.family_options import draw_by_names
 from seatrial.targets.transformers.small_models import fresh_model, model_class
 from seatrial.targets.transformers.worked.adapters import with_any_peft
-from seatrial.targets.transformers.worked.every_class import classes, configuration, release_on_record
+from seatrial.targets.transformers.worked.every_class import (
+    classes,
+    configuration,
+    drawn_model,
+    release_on_record,
+)
 from seatrial.targets.transformers.worked.weights import saved, tensors
 
 LARGEST, RANK, NUM_MODULES = 6_000_000, 2, 6
 
 
 def _made(name: str, kind: str) -> Any:
-    try:
-        model = fresh_model(model_class(name), configuration(kind), LARGEST)
-    except NotServed:
-        raise
-    except Exception as error:  # refused when it is made, before anything is computed
-        raise NotServed(error_line(error)) from error
-    draw_by_names(model)
-    return model.eval()
+    return drawn_model(lambda: fresh_model(model_class(name), configuration(kind), LARGEST))
 
 
 def _earlier(model: Any) -> dict[str, str]:

@@ -14,9 +14,8 @@ from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.common.tiny import tiny_tokenizer
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.family_options import draw_by_names
 from seatrial.targets.transformers.small_models import END, PAD, START, fresh_model, model_class
-from seatrial.targets.transformers.worked.every_class import classes, configuration
+from seatrial.targets.transformers.worked.every_class import classes, configuration, drawn_model
 from seatrial.targets.transformers.worked.processors import text_processors
 from seatrial.targets.transformers.worked.runs import arguments
 
@@ -45,18 +44,15 @@ def _made(kind: str, ends: tuple[str, ...]) -> Any:
     names = [name for name in classes().get(kind, ()) if name.endswith(ends)]
     if not names:
         raise NotServed(f"no such class of {kind}")
-    try:
+
+    def make() -> Any:
         config = configuration(kind)
         config.num_labels = 1 if "Classification" in ends[0] else 2
         text = config.get_text_config()
         text.pad_token_id, text.eos_token_id, text.bos_token_id = PAD, END, START
-        model = fresh_model(model_class(names[0]), config, LARGEST)
-    except NotServed:
-        raise
-    except Exception as error:  # refused when it is made, before anything is computed
-        raise NotServed(error_line(error)) from error
-    draw_by_names(model)
-    return model.eval()
+        return fresh_model(model_class(names[0]), config, LARGEST)
+
+    return drawn_model(make)
 
 
 def _trained(trainer_class: Any, model: Any, tokenizer: Any) -> None:

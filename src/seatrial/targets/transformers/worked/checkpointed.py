@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
 from seatrial.targets.common.known import KnownFailure
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.family_options import draw_by_names
 from seatrial.targets.transformers.small_models import PAD, fresh_model, media, model_class
-from seatrial.targets.transformers.worked.every_class import classes, configuration
+from seatrial.targets.transformers.worked.every_class import classes, configuration, drawn_model
 
 LARGEST, NUM_NEW, CLOSE = 6_000_000, 5, 1e-3
 IDS = ((5, 16, 7, 28, 9, 11, 30, 4), (15, 33, 8, 21, 40, 6, 17, 3))
@@ -35,13 +33,7 @@ def _made(kind: str) -> Any:
     ]
     if not names:
         raise NotServed(f"no {kind} generates")
-    try:
-        model = fresh_model(model_class(names[0]), configuration(kind), LARGEST)
-    except NotServed:
-        raise
-    except Exception as error:  # refused when it is made, before anything is computed
-        raise NotServed(error_line(error)) from error
-    draw_by_names(model)
+    model = drawn_model(lambda: fresh_model(model_class(names[0]), configuration(kind), LARGEST))
     if not model.can_generate() or not getattr(model, "supports_gradient_checkpointing", False):
         raise NotServed("it does not generate, or does not compute activations again")
     for name in ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import error_line
 from seatrial.targets.common.target import release
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.family_options import draw_by_names
 from seatrial.targets.transformers.small_models import OF_PARTS, fresh_model, model_class, small_config
 from seatrial.targets.transformers.worked.family_files import _drawn
 from seatrial.targets.transformers.worked.weights import rewrite, saved, tensors
@@ -107,6 +109,22 @@ def configuration(kind: str) -> Any:
         config = _shrink(plain)
     config.tie_word_embeddings = getattr(config_class(), "tie_word_embeddings", True)
     return config
+
+
+def drawn_model(make: Callable[[], Any]) -> Any:
+    """Return the model that a call makes, with drawn weights and in evaluation mode.
+
+    Raises:
+        NotServed: it is refused, before anything is computed.
+    """
+    try:
+        model = make()
+    except NotServed:
+        raise
+    except Exception as error:
+        raise NotServed(error_line(error)) from error
+    draw_by_names(model)
+    return model.eval()
 
 
 def enlarged(config: Any) -> bool:

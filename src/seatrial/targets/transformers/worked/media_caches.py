@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.any_pictures import Inputs, media_of, rows_with
-from seatrial.targets.transformers.family_options import draw_by_names
 from seatrial.targets.transformers.small_models import PAD, fresh_model, small_config
+from seatrial.targets.transformers.worked.every_class import drawn_model
 
 NUM_NEW = 4
 LARGEST = 12_000_000
@@ -54,17 +53,14 @@ def _made(model_class: Any, change: Changed | None) -> Any:
     Raises:
         NotServed: no small one is made.
     """
-    try:
+
+    def make() -> Any:
         config = small_config(model_class.config_class)
         if change is not None:
             change(config)
-        model = fresh_model(model_class, config, LARGEST).eval()
-    except NotServed:
-        raise
-    except Exception as error:  # refused when it is made, before anything is computed
-        raise NotServed(error_line(error)) from error
-    draw_by_names(model)
-    return model
+        return fresh_model(model_class, config, LARGEST)
+
+    return drawn_model(make)
 
 
 def _inputs(model: Any) -> Inputs:

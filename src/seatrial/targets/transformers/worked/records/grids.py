@@ -106,6 +106,17 @@ def generated(model: Any, inputs: Inputs, **options: Any) -> Any:
     return [number_of(one) for one in found.logits], whole_numbers(found.sequences[:, -NUM_NEW:])
 
 
+def outputs_of(model: Any, inputs: Inputs, what: str) -> Any:
+    """Return a loss with its gradients, what is generated, or logits by row."""
+    if what == "loss":
+        with torch.enable_grad():
+            return loss_of(model, inputs)
+    if what in STEPS:
+        return generated(model, inputs, **STEPS[what])
+    inputs.pop("labels", None)
+    return by_row(model(**inputs).logits, inputs)
+
+
 def features_of(model: Any, method: str, inputs: Inputs) -> Any:
     """Return projections of features of pictures or films."""
     function = getattr(model, method, None)
@@ -126,13 +137,7 @@ def _ask(model_class: Any, case: str) -> Any:
             return positions_of(model, inputs, asked)
         if what.startswith("get_"):
             return features_of(model, what, inputs)
-        if what == "loss":
-            with torch.enable_grad():
-                return loss_of(model, inputs)
-        if what in STEPS:
-            return generated(model, inputs, **STEPS[what])
-        inputs.pop("labels", None)
-        return by_row(model(**inputs).logits, inputs)
+        return outputs_of(model, inputs, what)
 
 
 def _cases(model_class: Any) -> Iterator[str]:

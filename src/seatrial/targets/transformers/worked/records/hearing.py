@@ -19,12 +19,9 @@ from seatrial.targets.transformers.worked.records.answers import given, rows_of
 from seatrial.targets.transformers.worked.records.completed import small_model
 from seatrial.targets.transformers.worked.records.grids import (
     OMNI,
-    STEPS,
-    by_row,
     classes_with,
     features_of,
-    generated,
-    loss_of,
+    outputs_of,
     place_of,
     whole_numbers,
 )
@@ -190,13 +187,7 @@ def _ask(model_class: Any, case: str) -> Any:
             return _positions(model, inputs)
         if what == "get_audio_features":
             return features_of(_base(model), what, inputs)
-        if what == "loss":
-            with torch.enable_grad():
-                return loss_of(model, inputs)
-        if what in STEPS:
-            return generated(model, inputs, **STEPS[what])
-        inputs.pop("labels", None)
-        return by_row(model(**inputs).logits, inputs)
+        return outputs_of(model, inputs, what)
 
 
 def _cases(model_class: Any) -> Iterator[str]:
