@@ -321,7 +321,7 @@ ROWS: Sequence[Row] = (
         "orders of rows by seeds",
         partial(_orders, [("train", {}), ("eval", GROUPED)]),
         [],
-        since="5",
+        since="5.16",
     ),
     Row(
         "batches",

@@ -229,7 +229,7 @@ ATTENTION_ROWS: Sequence[Row] = (
         "sinks, groups and masks",
         _paged,
         [],
-        since="4.57",
+        since="5.24",
     ),
     Row(
         "formulas",

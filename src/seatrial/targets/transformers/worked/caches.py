@@ -252,7 +252,7 @@ CACHE_ROWS: Sequence[Row] = (
     row_of(
         "DynamicLayer", "what layers say of themselves", _options,
         [[-1, False, False, True, False], [4, True, False, True, False], [6, False, True, True, False],
-         [4, True, True, False, False], [3, True, True, True, False]], since="5.23",
+         [4, True, True, False, False], [3, True, True, True, False]], since="5.24",
     ),
     row_of(
         "DynamicCache", "layers of configurations", _of_config,

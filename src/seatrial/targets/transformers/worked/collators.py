@@ -368,7 +368,7 @@ COLLATOR_ROWS: Sequence[Row] = (
     Row("batches", f"{OF}ForLanguageModeling", "ids that are all masked, and none", _masked, MASKED, since="4.57"),
     *(Row("combinations", f"{OF}ForLanguageModeling", name, partial(_unfit, options), Refused(words),
         since="4.57") for name, options, words in UNFIT),
-    Row("batches", f"{OF}WithFlattening", "an empty row, and a separator of a call", _flat, FLAT, since="5.23"),
+    Row("batches", f"{OF}WithFlattening", "an empty row, and a separator of a call", _flat, FLAT, since="5.24"),
     *(
         Row("batches", "transformers:default_data_collator", f"columns of every kind, {returns}", partial(_default,
             returns), DEFAULT, since="5.22")

@@ -365,7 +365,9 @@ GENERATION_ROWS: Sequence[Row] = (
     ),
     Row("options", PLACE, "of a model's configuration", _of_model, [5, 6, 7, False]),
     Row("combinations", PLACE, "configurations that are not saved", _refused, [], since="5"),
-    Row("combinations", PLACE, "flawed files that are saved again", _loaded_ones, [True, False], since="5"),
+    Row(
+        "combinations", PLACE, "flawed files that are saved again", _loaded_ones, [True, False], since="5.23"
+    ),
     Row(
         "inputs",
         "transformers.generation.utils:GenerationMixin",

@@ -240,7 +240,7 @@ MASK_ROWS: Sequence[Row] = (
         [],
         since="4.56",
         known=KnownFailure(
-            "chunks do not begin again with each row", finding=LATER, releases=before("transformers", "5.22")
+            "chunks do not begin again with each row", finding=LATER, releases=before("transformers", "5.23")
         ),
     ),
     Row("batches", CAUSAL, "blocks that see both ways", _blocks, [], since="4.56"),

@@ -333,7 +333,7 @@ MODE_ROWS: Sequence[Row] = (
      before("transformers", "5.23"))),
     row_of(
         "ids that a function allows", _allowed, [],
-        known=KnownFailure("answers of a prompt are other prompts", FINDING, before("transformers", "5.23")),
+        known=KnownFailure("answers of a prompt are other prompts", FINDING, before("transformers", "5.24")),
     ),
     row_of("guidance by prompts that are padded", _negatives, []),
     row_of("calls one after the other", _again, []),

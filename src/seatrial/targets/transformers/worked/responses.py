@@ -270,7 +270,7 @@ RESPONSE_ROWS: Sequence[Row] = (
     _row("a stream that has ended", lambda: _refused(_ended), "RuntimeError"),
     _row("defaults", _twice, [
         {"role": "assistant", "more": [1], "content": "a"}, {"role": "assistant", "more": [], "content": "b"},
-        {"role": "assistant", "more": []}], since="5.16.2"),
+        {"role": "assistant", "more": []}], since="5.21"),
     _row("templates that are refused", lambda: [_refused(partial(_parsed, "a", one)) for one in BAD],
          ["ValueError"] * len(BAD)),
 )  # fmt: skip

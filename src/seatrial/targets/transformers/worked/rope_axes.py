@@ -129,7 +129,7 @@ def _unlike(kind: str, made: Any) -> list[str]:
     return wrong
 
 
-SINCE = {"ernie4_5_vl_moe": "5.8", "paddleocr_vl": "5.8"}
+SINCE = {"ernie4_5_vl_moe": "5.8", "paddleocr_vl": "5.8", "cohere_compass": "5.21"}
 """The first releases that were seen to give these numbers; 5.4 gives others, which were not looked into."""
 
 # Sources: section 2.1 of Qwen2-VL (M-RoPE), section 2.1 of Qwen3-VL (interleaved), and section 2.1 of ERNIE 4.5.

@@ -331,7 +331,7 @@ STOP_ROWS: Sequence[Row] = (
             "a prompt that is left out": [" two", " three", "|"],
             "special tokens": ["", "a<eos> ", "b|"],
             "special tokens that are left out": ["a", " b", "|"],
-        }, since="5.23",
+        }, since="5.24",
     ),
     _row(
         "TextStreamer", "pieces of texts with signs", lambda made: _put(made, ["a+", "b c", "+d", " e", " +"]),

@@ -216,5 +216,5 @@ VALUE_ROWS: Sequence[Row] = (
         since="5",
         known=KnownFailure("it is cut at 2, not at 2 deviations", finding="Transformers: lecun_normal_"),
     ),
-    Row("models", INIT, "means and deviations", _spread, [True] * 5, since="5.9"),
+    Row("models", INIT, "means and deviations", _spread, [True] * 5, since="5.16"),
 )
