@@ -1,4 +1,4 @@
-"""`python -m tests.forked.server SOCKET PYTHON`: imports the stack and forks a child for each request.
+"""`python -m tests.forked.server SOCKET PYTHON`: imports the stack, or pytest, and forks a child for each request.
 
 It ends with its standard input.
 """
@@ -27,6 +27,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from tests.forked.activation import PYTEST_PYTHON
+
 from seatrial.files import write_whole
 
 IMPORTS = (
@@ -52,6 +54,8 @@ IMPORTS = (
 )
 OURS = ("refrl", "seatrial")
 PYTHON = sys.executable
+AT_START = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+"""What Python has read already."""
 PATH = [place for place in sys.path[1:] if place not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 """Where every Python of this environment looks."""
 FIRST_FREE = 128
@@ -61,16 +65,14 @@ NUM_LOOKS, LOOK_SECONDS = 5, 0.1
 
 
 def main(number: str, python: str) -> None:
-    """Serve on a socket that listens; children start others by this python."""
-    sys.executable = python
-    multiprocessing.set_executable(python)
+    """Serve on a socket that listens; children with the stack start others by this python."""
     gc.disable()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in IMPORTS:
-            with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
-                importlib.import_module(name)
-        _make_tables()
+    if Path(python).name == PYTEST_PYTHON:
+        _import_pytest()
+    else:
+        sys.executable = python
+        multiprocessing.set_executable(python)
+        _import_stack()
     gc.freeze()
     gc.enable()
     assert threading.active_count() == 1, "a thread does not live on in a child"
@@ -86,6 +88,24 @@ def main(number: str, python: str) -> None:
             if not _bury():
                 break
             time.sleep(LOOK_SECONDS)
+
+
+def _import_pytest() -> None:
+    """Import pytest with its own plugins, which a session imports before any other."""
+    from _pytest.config import default_plugins
+
+    for name in default_plugins:
+        importlib.import_module(f"_pytest.{name}")
+
+
+def _import_stack() -> None:
+    """Import IMPORTS, and make their tables."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in IMPORTS:
+            with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
+                importlib.import_module(name)
+        _make_tables()
 
 
 def _make_tables() -> None:
@@ -149,10 +169,12 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     own = [] if options or os.environ.get("PYTHONSAFEPATH") else [request["folder"]]
     sys.path[:] = [*own, *places, *PATH]
     module, *words = request["words"]
-    if any(_is_elsewhere(name) for name in OURS):
+    if _asks_python_itself(module):
         os.execv(PYTHON, [PYTHON, *options, "-m", module, *words])
-    if module.startswith("seatrial.faults."):
-        _forget_ours()
+    if module == "pytest":
+        _forget(*OURS, "tests")
+    elif module.startswith("seatrial.faults."):
+        _forget(*OURS)
     elif module == "refrl":
         _remember_examples(Path(sys.executable).with_name("examples"))
     sys.argv = [module, *words]
@@ -198,16 +220,24 @@ def _place(files: list[int], numbers: list[int]) -> None:
         os.close(file)
 
 
+def _asks_python_itself(module: str) -> bool:
+    """Tell whether what is imported, or what Python read when it started, would differ from the command's."""
+    if module != "pytest":
+        return any(_is_elsewhere(name) for name in OURS)
+    asked = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    return {**asked, "PYTHONPATH": ""} != {**AT_START, "PYTHONPATH": ""}
+
+
 def _is_elsewhere(package: str) -> bool:
     """Tell whether the command would import another copy of a package than is imported."""
     found = PathFinder.find_spec(package, sys.path)
     return found is None or found.origin != sys.modules[package].__file__
 
 
-def _forget_ours() -> None:
-    """Take our packages out of what is imported: a fault is planted before."""
+def _forget(*packages: str) -> None:
+    """Take packages out of what is imported: a fault is planted, or a test's own package found, before."""
     for name in list(sys.modules):
-        if name.partition(".")[0] in OURS:
+        if name.partition(".")[0] in packages:
             del sys.modules[name]
 
 
