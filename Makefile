@@ -46,7 +46,8 @@ $(READY): pyproject.toml
 	@echo "making the environment in $(VENV) (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq 'uv>=0.10' || true  # without it pip does the rest, in four times the time
-	@$(BIN)/python -m tests.peers.making --editable '.[stack,dev,docs]'
+	@# Each of the processes that collect tests would compile all sources; the installer waits for the network.
+	@$(BIN)/python -m compileall -q src & $(BIN)/python -m tests.peers.making --editable '.[stack,dev,docs]' && wait
 	@touch $@
 
 clean:

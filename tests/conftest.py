@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.forked.activation import PYTHON, Activation
+from tests.forked.activation import PYTEST_PYTHON, PYTHON, Activation
 from tests.left_out import LeftOut, is_nightly
 from tests.peers.making import PEERS, MakingError, environment
 
@@ -85,7 +85,8 @@ def _own_temporary_files(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True)
     os.environ["TMPDIR"] = folder.name
     config.add_cleanup(folder.cleanup)
-    config.add_cleanup(Activation(Path(folder.name)).close)
+    for name in (PYTHON, PYTEST_PYTHON):
+        config.add_cleanup(Activation(Path(folder.name), name).close)
 
 
 class Making:
@@ -200,6 +201,12 @@ def peer_python() -> Callable[[str], Path]:
 def forked_python() -> str:
     """Return a python that starts modules of ours with the stack imported (see `tests.forked`)."""
     return _forked_python()
+
+
+@pytest.fixture(scope="session")
+def forked_pytest() -> str:
+    """Return a python that starts `-m pytest` with pytest, and nothing else, imported (see `tests.forked`)."""
+    return str(Path(os.environ["TMPDIR"]) / PYTEST_PYTHON)
 
 
 def _forked_python() -> str:

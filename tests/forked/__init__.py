@@ -6,5 +6,8 @@ and has computed nothing. Files, folder, environment, words, signals and exit st
 servers of multiprocessing, which import the same, start so too. Whatever else that python is asked for, and a module of
 ours that is imported from another place, Python itself does.
 
-One server serves a whole run of pytest, from the first process on that asks (`activation.py`).
+A second server has imported pytest and nothing else, for tests that run a session of it in a project of their own.
+Forked sessions of one run share the seed of hashes; those that Python itself starts have their own.
+
+One server of each kind serves a whole run of pytest, from the first process on that asks it (`activation.py`).
 """

@@ -1,4 +1,4 @@
-"""Starts the server of `tests.forked` when a first process asks for it, and ends it."""
+"""Starts a server of `tests.forked` when a first process asks for it, and ends it."""
 
 import contextlib
 import os
@@ -10,24 +10,37 @@ import sys
 import threading
 from pathlib import Path
 
-PYTHON, ADDRESS = "python", "s"
-"""Names in the folder: what stands in for Python, and the socket on which it asks."""
+from tests.forked.client import OURS
+
+PYTHON = "python"
+"""Name in the folder of what stands in for Python, with the stack imported."""
+PYTEST_PYTHON = "python-pytest"
+"""The same, with pytest imported and nothing else."""
 SERVER = "tests.forked.server"
 
 
 class Activation:
     """Listens in place of the server until that is needed: most runs of a few tests never do."""
 
-    def __init__(self, folder: Path) -> None:
-        """Listen; the path of the folder is short, as those of sockets have to be."""
-        self._folder, self._python = folder, sys.executable
+    def __init__(self, folder: Path, name: str) -> None:
+        """Listen; the path of the folder is short, as those of sockets have to be.
+
+        Args:
+            folder: of what stands in for Python, and of its socket.
+            name: of what stands in for Python: PYTHON or PYTEST_PYTHON.
+        """
+        self._python, self._script = sys.executable, folder / name
+        address = folder / f"s{len(name)}"
+        modules = ("pytest",) if name == PYTEST_PYTHON else OURS
         client = Path(__file__).with_name("client.py")
-        words = shlex.join([sys.executable, "-I", "-S", str(client), sys.executable, str(folder / ADDRESS)])
-        script = folder / PYTHON
+        words = shlex.join(
+            [sys.executable, "-I", "-S", str(client), sys.executable, str(address), ",".join(modules)]
+        )
+        script = self._script
         script.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
         script.chmod(0o755)
         self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(str(folder / ADDRESS))
+        self._listening.bind(str(address))
         self._listening.listen(64)
         self._server: subprocess.Popen[bytes] | None = None
         self._ending, self._end = os.pipe()
@@ -39,7 +52,7 @@ class Activation:
         if self._ending not in ready:
             root = Path(__file__).resolve().parents[2]
             self._server = subprocess.Popen(
-                [self._python, "-m", SERVER, str(self._listening.fileno()), str(self._folder / PYTHON)],
+                [self._python, "-m", SERVER, str(self._listening.fileno()), str(self._script)],
                 stdin=self._ending,
                 pass_fds=[self._listening.fileno()],
                 cwd=root,

@@ -1,4 +1,5 @@
-"""What stands in for Python (see `tests.forked`): `client.py PYTHON ADDRESS WORDS`, run isolated and without `site`."""
+"""What stands in for Python (see `tests.forked`): `client.py PYTHON ADDRESS MODULES WORDS`, run isolated and without
+`site`; MODULES are those that the server may be asked for."""
 
 import json
 import os
@@ -8,6 +9,7 @@ import sys
 from types import FrameType
 
 OURS = ("refrl", "seatrial", "tests")
+"""What the server that has imported the stack is asked for."""
 FORK_SERVER = "from multiprocessing.forkserver import main; main("
 """How the program begins by which multiprocessing starts a fork server, which imports what we have imported."""
 SAFE_PATH = "-P"
@@ -15,11 +17,11 @@ SAFE_PATH = "-P"
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def main(python: str, address: str, *words: str) -> int:
+def main(python: str, address: str, modules: str, *words: str) -> int:
     """Ask for a process, hand signals on, and end as it does."""
     if words[:1] == ("-u",):  # of torchrun: what is written reaches its reader at the end, if not before
         words = words[1:]
-    options, asked_for = split(words)
+    options, asked_for = split(words, tuple(modules.split(",")))
     if not asked_for:
         os.execv(python, [python, *words])
     files = _inherited()
@@ -49,12 +51,14 @@ def main(python: str, address: str, *words: str) -> int:
     return status
 
 
-def split(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return `-P`, if it is given, and what is asked for: a module of ours and its words, or `-c` and the program of a
-    fork server; nothing for anything else."""
+def split(words: tuple[str, ...], modules: tuple[str, ...] = OURS) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return `-P`, if it is given, and what is asked for: one of the modules and its words, or `-c` and the program of
+    a fork server; nothing for anything else."""
     options = words[: words[:1] == (SAFE_PATH,)]
     rest = words[len(options) :]
-    if rest[:1] == ("-m",) and rest[1].partition(".")[0] in OURS:
+    if rest[:1] and rest[0].startswith("-m") and rest[0] != "-m":
+        rest = ("-m", rest[0].removeprefix("-m"), *rest[1:])
+    if rest[:1] == ("-m",) and rest[1].partition(".")[0] in modules:
         return options, rest[1:]
     if "-c" in words and words[-1].startswith(FORK_SERVER):
         return (), words[-2:]

@@ -1,4 +1,4 @@
-"""`python -m tests.forked.server SOCKET PYTHON`: imports the stack and forks a child for each request.
+"""`python -m tests.forked.server SOCKET PYTHON`: imports the stack, or pytest, and forks a child for each request.
 
 It ends with its standard input.
 """
@@ -27,6 +27,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from tests.forked.activation import PYTEST_PYTHON
+
 from seatrial.files import write_whole
 
 IMPORTS = (
@@ -52,40 +54,128 @@ IMPORTS = (
 )
 OURS = ("refrl", "seatrial")
 PYTHON = sys.executable
+AT_START = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+"""What Python has read already."""
 PATH = [place for place in sys.path[1:] if place not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 """Where every Python of this environment looks."""
-FIRST_FREE = 128
-"""Number above those of the files that a command inherits."""
+FIRST_FREE = 512
+"""Number above those of the files that a command inherits, and of the server's own."""
 NUM_LOOKS, LOOK_SECONDS = 5, 0.1
 """For children to end after the last request, so that their time is counted."""
 
 
 def main(number: str, python: str) -> None:
-    """Serve on a socket that listens; children start others by this python."""
-    sys.executable = python
-    multiprocessing.set_executable(python)
+    """Serve on a socket that listens; children with the stack start others by this python."""
     gc.disable()
+    if Path(python).name == PYTEST_PYTHON:
+        _import_pytest()
+    else:
+        sys.executable = python
+        multiprocessing.set_executable(python)
+        _import_stack()
+    gc.freeze()
+    gc.enable()
+    assert threading.active_count() == 1, "a thread does not live on in a child"
+    with socket.socket(fileno=int(number)) as listening:
+        Server(listening).serve()
+
+
+class Server:
+    """Forks the processes that are asked for, hands signals on to them, and says how each ended.
+
+    One process does all of it: to fork another that looks after a child would take as long as to fork the child.
+    """
+
+    def __init__(self, listening: socket.socket) -> None:
+        """Listen on a socket, until standard input ends."""
+        self._listening = listening
+        self._ended, wake = socket.socketpair()
+        for end in (self._ended, wake):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self._wake = wake
+        self._children: dict[int, socket.socket] = {}
+        """By process: the socket of whoever asked for it."""
+        self._asking: dict[socket.socket, int] = {}
+        """The same, the other way round, until whoever asked is gone."""
+
+    def serve(self) -> None:
+        """Serve until standard input ends."""
+        while True:
+            ready, _, _ = select.select([self._listening, sys.stdin, self._ended, *self._asking], [], [])
+            if sys.stdin in ready:
+                break
+            for one in ready:
+                if one is self._listening:
+                    self._start(self._listening.accept()[0])
+                elif one is self._ended:
+                    self._ended.recv(2**12)
+                    self._bury()
+                elif one in self._asking:
+                    self._hand_on(one)
+        for _ in range(NUM_LOOKS):
+            self._bury()
+            if not self._children:
+                break
+            time.sleep(LOOK_SECONDS)
+
+    def _start(self, asked: socket.socket) -> None:
+        """Fork the process that was asked for."""
+        size, files, _, _ = socket.recv_fds(asked, 4, 64)
+        text = b""
+        while part := asked.recv(min(2**20, int.from_bytes(size, "big") - len(text))):
+            text += part
+        if not size or len(text) < int.from_bytes(size, "big"):  # whoever asked is gone
+            child = 0
+        elif not (child := os.fork()):
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os._exit(_run(json.loads(text), files))
+        for file in files:
+            os.close(file)
+        if child:
+            self._children[child], self._asking[asked] = asked, child
+        else:
+            asked.close()
+
+    def _hand_on(self, asked: socket.socket) -> None:
+        """Hand on a signal; one that cannot be caught if whoever asked is gone."""
+        number = b""
+        with contextlib.suppress(OSError):
+            number = asked.recv(1)
+        os.kill(self._asking[asked], number[0] if number else signal.SIGKILL)
+        if not number:
+            del self._asking[asked]
+
+    def _bury(self) -> None:
+        """Say of the children that have ended how they did."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                child, status = ended
+                asked = self._children.pop(child)
+                self._asking.pop(asked, None)
+                with contextlib.suppress(OSError):
+                    asked.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+                asked.close()
+
+
+def _import_pytest() -> None:
+    """Import pytest with its own plugins, which a session imports before any other."""
+    from _pytest.config import default_plugins
+
+    for name in default_plugins:
+        importlib.import_module(f"_pytest.{name}")
+
+
+def _import_stack() -> None:
+    """Import IMPORTS, and make their tables."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in IMPORTS:
             with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
                 importlib.import_module(name)
         _make_tables()
-    gc.freeze()
-    gc.enable()
-    assert threading.active_count() == 1, "a thread does not live on in a child"
-    with socket.socket(fileno=int(number)) as listening:
-        while select.select([listening, sys.stdin], [], [])[0] == [listening]:
-            asked, _ = listening.accept()
-            if not os.fork():
-                listening.close()
-                _look_after(asked)
-            asked.close()
-            _bury()
-        for _ in range(NUM_LOOKS):
-            if not _bury():
-                break
-            time.sleep(LOOK_SECONDS)
 
 
 def _make_tables() -> None:
@@ -101,42 +191,6 @@ def _make_tables() -> None:
     own_relations()
 
 
-def _bury() -> bool:
-    """Take note of the children that have ended; return whether others run."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _look_after(asked: socket.socket) -> None:
-    """Fork the process that was asked for, hand signals on to it, and say how it ended."""
-    size, files, _, _ = socket.recv_fds(asked, 4, 64)
-    text = b""
-    while len(text) < int.from_bytes(size, "big"):
-        text += asked.recv(2**20)
-    child = os.fork()
-    if not child:
-        asked.close()
-        os._exit(_run(json.loads(text), files))
-    for file in files:
-        os.close(file)
-
-    def hand_on() -> None:
-        with contextlib.suppress(OSError):
-            while number := asked.recv(1):
-                os.kill(child, number[0])
-            os.kill(child, signal.SIGKILL)  # whoever asked is gone
-
-    threading.Thread(target=hand_on, daemon=True).start()
-    _, status = os.waitpid(child, 0)
-    with contextlib.suppress(OSError):
-        asked.sendall(str(os.waitstatus_to_exitcode(status)).encode())
-    os._exit(0)
-
-
 def _run(request: dict[str, Any], files: list[int]) -> int:
     """Return the exit status of `python -m MODULE WORDS`, or of `python -c PROGRAM`."""
     os.setsid()
@@ -149,10 +203,12 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     own = [] if options or os.environ.get("PYTHONSAFEPATH") else [request["folder"]]
     sys.path[:] = [*own, *places, *PATH]
     module, *words = request["words"]
-    if any(_is_elsewhere(name) for name in OURS):
+    if _asks_python_itself(module):
         os.execv(PYTHON, [PYTHON, *options, "-m", module, *words])
-    if module.startswith("seatrial.faults."):
-        _forget_ours()
+    if module == "pytest":
+        _forget(*OURS, "tests")
+    elif module.startswith("seatrial.faults."):
+        _forget(*OURS)
     elif module == "refrl":
         _remember_examples(Path(sys.executable).with_name("examples"))
     sys.argv = [module, *words]
@@ -198,16 +254,24 @@ def _place(files: list[int], numbers: list[int]) -> None:
         os.close(file)
 
 
+def _asks_python_itself(module: str) -> bool:
+    """Tell whether what is imported, or what Python read when it started, would differ from the command's."""
+    if module != "pytest":
+        return any(_is_elsewhere(name) for name in OURS)
+    asked = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    return {**asked, "PYTHONPATH": ""} != {**AT_START, "PYTHONPATH": ""}
+
+
 def _is_elsewhere(package: str) -> bool:
     """Tell whether the command would import another copy of a package than is imported."""
     found = PathFinder.find_spec(package, sys.path)
     return found is None or found.origin != sys.modules[package].__file__
 
 
-def _forget_ours() -> None:
-    """Take our packages out of what is imported: a fault is planted before."""
+def _forget(*packages: str) -> None:
+    """Take packages out of what is imported: a fault is planted, or a test's own package found, before."""
     for name in list(sys.modules):
-        if name.partition(".")[0] in OURS:
+        if name.partition(".")[0] in packages:
             del sys.modules[name]
 
 

@@ -106,11 +106,16 @@ def law_of(broken: str) -> str:
 
 def known_bug(entry: Mapping[str, Any], adapter: str, law: str) -> FixedBug | None:
     """Return the known bug of a release that a broken law is about; None where no one knows of it."""
-    for bug in KNOWN:
-        is_present = Version(bug.since) <= version_of(entry) < Version(bug.before)
-        if is_present and bug.is_of(entry["target"], adapter) and bug.breaks(law):
+    for bug in _bugs_of(version_of(entry)):
+        if bug.is_of(entry["target"], adapter) and bug.breaks(law):
             return bug
     return None
+
+
+@cache
+def _bugs_of(version: Version) -> Sequence[FixedBug]:
+    """Return the known bugs that this release has, if it is one of their package."""
+    return [bug for bug in KNOWN if Version(bug.since) <= version < Version(bug.before)]
 
 
 def unknown(entry: Mapping[str, Any], found: Found) -> list[str]:

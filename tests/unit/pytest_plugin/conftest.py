@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,20 @@ RunPytest = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def run_pytest(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> RunPytest:
-    """Run pytest in the project of `pytester`, with this plugin and xdist and no other."""
+def run_pytest(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, forked_pytest: str) -> RunPytest:
+    """Run pytest in the project of `pytester`, with this plugin and xdist and no other.
+
+    Its process is forked with pytest imported, which takes half of what most of these sessions take.
+    """
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_XDIST_WORKER", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: str, plugins: tuple[str, ...] = ("xdist",), seconds: float = 120) -> pytest.RunResult:
         loaded = [word for name in ("seatrial.pytest_plugin", *plugins) for word in ("-p", name)]
-        return pytester.runpytest_subprocess(*loaded, *arguments, timeout=seconds)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", forked_pytest)
+            return pytester.runpytest_subprocess(*loaded, *arguments, timeout=seconds)
 
     return run
 

@@ -125,3 +125,32 @@ def test_a_fork_server_of_multiprocessing_has_the_stack_imported() -> None:
     process.join()
     assert receiving.recv() is True
     assert process.exitcode == 7
+
+
+@pytest.mark.parametrize(("variables", "forked"), [({}, True), ({"PYTHONHASHSEED": "3"}, False)])
+def test_a_session_of_pytest_has_pytest_imported_and_nothing_of_ours(
+    forked_pytest: str, tmp_path: Path, variables: dict[str, str], forked: bool
+) -> None:
+    """Python itself starts one for which it has to read other variables than the server did."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/__init__.py").touch()
+    (tmp_path / "tests/own.py").write_text(
+        "import sys\n"
+        "OURS = [name for name in sys.modules if name.startswith(('refrl', 'seatrial', 'tests.forked', 'torch'))]\n"
+        "FORKED = 'multiprocessing.forkserver' in sys.modules\n"
+    )
+    (tmp_path / "tests/test_own.py").write_text(
+        "import sys\n"
+        "from tests.own import FORKED, OURS\n"
+        f"def test_it(): assert (OURS, FORKED, sys.argv[1:]) == ([], {forked}, ['-q', '-s'])\n"
+    )
+    told = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ended = subprocess.run(
+        [forked_pytest, "-mpytest", "-q", "-s"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**told, **variables, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+    assert ended.returncode == 0, ended.stdout

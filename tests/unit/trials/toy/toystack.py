@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 TENSORS = {"embed": (5, 3), "head": (3, 5)}
 
@@ -82,6 +79,11 @@ def validation(step: int, num_steps: int, mode: str) -> list[dict[str, object]]:
 
 def train(log_dir: Path, final: Path, num_steps: int, mode: str) -> int:
     """Leave the evidence of a run."""
+    # They take half of the time of a process, and one that makes a model logs nothing.
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
     (log_dir / "tensorboard").mkdir(parents=True)
     file = log_dir / "tensorboard" / "events.out.tfevents.1.host"
     if mode == "hang-in-long-runs":
