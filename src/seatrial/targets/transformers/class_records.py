@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from packaging.version import Version
 
-from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
+from seatrial.relations.not_served import Absent, NotServed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.transformers import class_inputs
@@ -35,11 +33,11 @@ from seatrial.targets.transformers.class_outputs import (
     step,
 )
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
+from seatrial.targets.transformers.family_records import LINES as LINES
+from seatrial.targets.transformers.family_records import line_of, unserved
 from seatrial.targets.transformers.small_models import fresh_model
 
 CLASSES = Path(__file__).with_name("recorded_classes.json")
-LINES: Mapping[str, tuple[str, str]] = {"4": ("4.57.6", "5"), "5": ("5.24", "6")}
-"""Releases that a record holds for, the first and the one after the last, by the name of the line in the record."""
 MAIN = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForCTC", "Model")
 """Ends of the names of the class whose options are recorded, the first that a module has."""
 PLAIN = (
@@ -60,18 +58,12 @@ def record(path: Path = CLASSES) -> Mapping[str, Mapping[str, Mapping[str, Seque
     return found
 
 
-def line_of() -> str | None:
-    """Return the line of releases of the installed one, None where none is recorded."""
-    installed = Version(release("transformers"))
-    within = (name for name, (first, end) in LINES.items() if Version(first) <= installed < Version(end))
-    return next(within, None)
-
-
 class ClassRecord(KnowsFailures):
     """The classes of a module of models."""
 
     thorough = True
     path: ClassVar[Path] = CLASSES
+    is_of_the_line = True
     kind: ClassVar[str]
 
     def __init__(self) -> None:
@@ -210,15 +202,15 @@ class ClassRecord(KnowsFailures):
     def projections(self, name: str) -> Sequence[float]:
         class_name, _, what = name.partition("|")
         if class_name not in self._classes:
-            raise NotServed(f"no {class_name}")
+            raise Absent(f"no {class_name}")
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(0)
                 found = self._given(class_name, what)
         except NotServed:
             raise
-        except Exception as error:  # not served, which is no wrong number
-            raise NotServed(error_line(error)) from error
+        except Exception as error:
+            raise unserved(error) from error
         if not all(map(math.isfinite, found)):
             raise NotServed("no finite numbers")
         return found
@@ -255,6 +247,8 @@ class ClassRecord(KnowsFailures):
             other = copy.deepcopy(model)
             other.set_attn_implementation("sdpa")
             return number_of(called(other, ARGUMENTS["padded"][1](model, inputs)))
+        if what and ARGUMENTS[what][0] not in takes(model.forward):
+            raise Absent(f"no argument {ARGUMENTS[what][0]}")
         given = ARGUMENTS[what][1](model, inputs) if what else inputs
         if what == "routers":
             given = {**given, **self._labelled(name, what)}
@@ -262,7 +256,7 @@ class ClassRecord(KnowsFailures):
 
     def _with_option(self, name: str, option: str) -> Sequence[float]:
         if option not in self._options(name):
-            raise NotServed(f"no option {option}")
+            raise Absent(f"no option {option}")
         config = with_option(self._config(name), self._options(name)[option])
         self._fresh(name)  # which refuses large ones
         model = self._classes[name]._from_config(config, attn_implementation="eager").float().eval()
