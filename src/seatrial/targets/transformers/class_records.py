@@ -20,7 +20,15 @@ from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.transformers import class_inputs
 from seatrial.targets.transformers.any_models import LARGEST
-from seatrial.targets.transformers.class_configs import Options, class_config, options_of, with_option
+from seatrial.targets.transformers.class_configs import (
+    OF_CLASSES,
+    Options,
+    class_config,
+    for_class,
+    options_of,
+    smaller_configs,
+    with_option,
+)
 from seatrial.targets.transformers.class_inputs import ARGUMENTS, Inputs, takes
 from seatrial.targets.transformers.class_outputs import (
     called,
@@ -35,7 +43,7 @@ from seatrial.targets.transformers.class_outputs import (
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
 from seatrial.targets.transformers.family_records import LINES as LINES
 from seatrial.targets.transformers.family_records import line_of, unserved
-from seatrial.targets.transformers.small_models import fresh_model
+from seatrial.targets.transformers.small_models import fresh_model, is_small
 
 CLASSES = Path(__file__).with_name("recorded_classes.json")
 MAIN = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForCTC", "Model")
@@ -134,9 +142,19 @@ class ClassRecord(KnowsFailures):
                 found += [f"{name}|={option}" for option in self._options(name)]
         return found
 
+    @staticmethod
+    def _small_config(model_class: type[Any]) -> Any:
+        """Return the first small configuration that makes a small model; the first one if none does."""
+        own = OF_CLASSES.get(model_class.__name__, {})
+        config = for_class(class_config(model_class.config_class), own)
+        if is_small(model_class, config, LARGEST):
+            return config
+        others = (for_class(one, own) for one in smaller_configs(model_class.config_class))
+        return next((one for one in others if is_small(model_class, one, LARGEST)), config)
+
     @cache  # noqa: B019  an adapter lives as long as its process
     def _config(self, name: str) -> Any:
-        config = class_config(self._classes[name].config_class)
+        config = self._small_config(self._classes[name])
         if name.endswith("QuestionAnswering"):
             config.num_labels = 2
         elif hasattr(config, "num_labels"):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seatrial.relations.contracts.families import ModelForm
 from seatrial.relations.not_served import Absent, NotServed
-from seatrial.relations.raised import error_line
+from seatrial.relations.raised import error_line, refusal_of
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, between
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.transformers.families import VOCABULARY
@@ -65,8 +65,9 @@ def line_of() -> str | None:
 
 
 def unserved(error: Exception) -> NotServed:
-    """Return what a call on record that raises is: the want of a package says nothing about it."""
-    return (Absent if isinstance(error, ImportError) else NotServed)(error_line(error))
+    """Return what a call that raises is: absent where a package is missing or the release refuses it in words."""
+    absent = isinstance(error, ImportError) or refusal_of(error) is not None
+    return (Absent if absent else NotServed)(error_line(error))
 
 
 @cache
