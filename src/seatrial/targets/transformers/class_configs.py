@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from seatrial.targets.transformers.any_models import NOISES
@@ -135,7 +136,9 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5,
     },
     "hunyuan_vl_vision": {"num_key_value_heads": 4, "max_image_size": 32, "img_max_token_num": 16},
-    "mistral4": {"num_key_value_heads": 4, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "head_dim": 16, "v_head_dim": 8},
+    "mistral4": {
+        "num_key_value_heads": 4, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "head_dim": 16, "v_head_dim": 8,
+    },
     "pix2struct_vision_model": {"seq_len": 16, "d_kv": 8, "d_ff": 48, "patch_embed_hidden_size": 48},
     "bros": {"dim_bbox_sinusoid_emb_2d": 32, "dim_bbox_sinusoid_emb_1d": 4, "dim_bbox_projection": 8},
     "lxmert": {"visual_feat_dim": 16, "l_layers": 1, "x_layers": 1, "r_layers": 1},
@@ -318,10 +321,8 @@ def smaller_configs(config_class: type[Any]) -> Iterator[Any]:
     """Yield further small configurations of a class whose first one makes no model, or too large a one."""
     kind = getattr(config_class, "model_type", "")
     if kind in FAMILIES:
-        try:
+        with suppress(Exception):  # no causal model
             yield type("OfClasses", (CausalFamily,), {"family": kind})()._config()
-        except Exception:  # noqa: BLE001  no causal model
-            pass
     config = class_config(config_class)
     for part in parts_of(config).values():
         own = KINDS.get(part.model_type, {})
