@@ -30,6 +30,7 @@ from seatrial.targets.transformers.class_configs import (
     with_option,
 )
 from seatrial.targets.transformers.class_inputs import ARGUMENTS, Inputs, takes
+from seatrial.targets.transformers.class_modes import MODES, NOISY_MODES, in_noise, noisy_config
 from seatrial.targets.transformers.class_outputs import (
     called,
     generated,
@@ -50,7 +51,7 @@ MAIN = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "ForMaskedLM",
 """Ends of the names of the class whose options are recorded, the first that a module has."""
 PLAIN = (
     "", "asked", "loss", "train", "checkpointed", "items", "start", "generated", "beams", "two passes", "films", "text",
-    "sdpa padded",
+    "sdpa padded", *MODES, *NOISY_MODES,
 )  # fmt: skip
 """What is recorded of a class besides its arguments."""
 
@@ -176,6 +177,12 @@ class ClassRecord(KnowsFailures):
                 module.p = 0.0
         return model, start
 
+    def _noisy(self, name: str) -> Any:
+        """Return a model in evaluation mode that drops values in training."""
+        model = fresh_model(self._classes[name], noisy_config(self._config(name)), LARGEST).eval()
+        draw_by_names_alone(model)
+        return model
+
     def _model(self, name: str) -> Any:
         return self._fresh(name)[0]
 
@@ -251,6 +258,11 @@ class ClassRecord(KnowsFailures):
             return number_of(called(model, {**inputs, **self._labels(name), "num_items_in_batch": 7}).loss)
         if what == "text":
             return of_text(model, inputs)
+        if what in MODES:
+            return MODES[what](model, inputs)
+        if what in NOISY_MODES:
+            given = inputs if what == "still" else {**inputs, **self._labelled(name, what)}
+            return in_noise(self._noisy(name), given, what)
         if what.startswith("labels "):
             return self._problem(name, what.partition(" ")[2])
         if what in ("generated", "beams"):
