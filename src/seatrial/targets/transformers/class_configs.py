@@ -110,6 +110,10 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "noise_scale_duration": 0.0, "duration_predictor_filter_channels": 32,
     },
     "wav2vec2-bert": {"feature_projection_input_dim": 8},
+    **{
+        kind: {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1], "embedding_size": 8, "groups_width": 4}
+        for kind in ("convnext", "convnextv2", "resnet", "regnet")
+    },
     "gemma3n_text": {
         "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61, "laurel_rank": 8,
         "layer_types": ["sliding_attention", "full_attention"], "activation_sparsity_pattern": [0.5, 0.0],

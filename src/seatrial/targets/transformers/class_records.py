@@ -9,6 +9,7 @@ import json
 import math
 import pkgutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -140,7 +141,8 @@ class ClassRecord(KnowsFailures):
             ]
             found += [f"{name}|@get_rope_index", f"{name}|labels numbers", f"{name}|labels several"]
             if name in self._main:
-                found += [f"{name}|={option}" for option in self._options(name)]
+                with suppress(Exception):  # a configuration that refuses small sizes has no options
+                    found += [f"{name}|={option}" for option in self._options(name)]
         return found
 
     @staticmethod
