@@ -169,7 +169,9 @@ def test_a_fault_breaks_its_law(relation: str, fault: str, laws: list[str]) -> N
     assert sorted(verdict.details["laws_broken"]) == sorted(laws)
 
 
-@pytest.mark.parametrize(("fault", "is_of_the_line"), [("an option is gone", True), ("an option raises", False)])
+@pytest.mark.parametrize(
+    ("fault", "is_of_the_line"), [("an option is gone", True), ("an option raises", False)]
+)
 def test_what_a_release_does_not_have_breaks_no_record(fault: str, is_of_the_line: bool) -> None:
     """An option that is gone, and one that a release of another line refuses."""
     (found,) = select(["R5.recorded"])

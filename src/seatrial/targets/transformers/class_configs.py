@@ -171,7 +171,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Options by the type of the configuration, or of a part."""
-FURTHER_SECTIONED = ("glm_image", "qwen2_5_omni")
+FURTHER_SECTIONED = ("glm_image", "qwen2_5_omni_text", "qwen2_5_omni_talker", "qwen2_5_omni_thinker")
 """Further kinds of text whose rotary embeddings are of frames, rows and columns."""
 OF_CLASSES: Mapping[str, Mapping[str, Any]] = {
     "Blip2TextModelWithProjection": {"use_qformer_text_input": True},

@@ -36,7 +36,7 @@ def noisy_config(config: Any) -> Any:
 
 
 def _asked(model: Any, inputs: Inputs) -> Sequence[float]:
-    """Return all outputs, which the configuration asks for."""
+    """Return all outputs, as the configuration requests."""
     other = copy.deepcopy(model)
     for part in parts_of(other.config).values():
         part.output_hidden_states = part.output_attentions = True
@@ -44,7 +44,7 @@ def _asked(model: Any, inputs: Inputs) -> Sequence[float]:
 
 
 def _as_tuples(model: Any, inputs: Inputs) -> Sequence[float]:
-    """Return outputs as a tuple, which the configuration asks for, and as a mapping against it."""
+    """Return outputs as a tuple, as the configuration requests, and as a mapping in spite of it."""
     other = copy.deepcopy(model)
     other.config.return_dict = False
     found = called(other, inputs)

@@ -177,7 +177,8 @@ def is_small(model_type: Any, config: Any, largest: int) -> bool:
             model = model_type(copy.deepcopy(config))
     except Exception:  # noqa: BLE001  the class refuses it, or a package is missing
         return False
-    return sum(value.numel() for value in model.parameters()) <= largest
+    size: int = sum(value.numel() for value in model.parameters())
+    return size <= largest
 
 
 def fresh_model(model_type: Any, config: Any, largest: int, attention: str = "eager", seed: int = 0) -> Any:

@@ -39,9 +39,9 @@ def logits_are_on_record(stack: Any, case: AsItIs) -> Measure:
             given = stack.projections(name)
         except Absent:
             continue
-        except NotServed as error:
+        except NotServed as refusal:
             if getattr(stack, "is_of_the_line", False):
-                found.append((part, math.inf, f"{part}: on record, and now: {error}"))
+                found.append((part, math.inf, f"{part}: on record, and now: {refusal}"))
             continue
         if len(given) != len(right):
             found.append((part, math.inf, f"{part}: {len(given)} numbers, {len(right)} on record"))
