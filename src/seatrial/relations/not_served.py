@@ -9,3 +9,7 @@ class NotServed(Exception):  # noqa: N818  not an error of the stack: a declarat
     Other exceptions are crashes, `NotImplementedError` included, which torch raises for a missing kernel. A refusal in
     the own words of a stack that is installed apart is recognised: see `raised.refusal_of`.
     """
+
+
+class Absent(NotServed):
+    """The release or the environment has no such class, option, argument or package; a record of it says nothing."""

@@ -12,6 +12,7 @@ from seatrial.relations.contracts.model_files import FileForm
 from seatrial.relations.contracts.model_heads import CLASSES, HeadForm, HeadKind
 from seatrial.relations.engine import run_relation
 from seatrial.relations.laws.models.heads import loss_of
+from seatrial.relations.not_served import Absent, NotServed
 from seatrial.relations.registry import select
 from seatrial.verdict import Outcome
 
@@ -59,7 +60,11 @@ class Plain:
     def recorded(self) -> dict[str, list[float]]:
         return {"": [1.0, 2.0, 4.0], "an option": [1.0, 2.0, 4.0]}
 
+    is_of_the_line = True
+
     def projections(self, name: str) -> list[float]:
+        if name and self.fault in ("an option raises", "an option is gone"):
+            raise (Absent if self.fault == "an option is gone" else NotServed)("no numbers")
         return [1.0, 2.2 if self.fault == "another scale" and name else 2.0, 4.0]
 
     def head_failures(self, law: str) -> dict[str, str]:
@@ -137,6 +142,8 @@ def test_a_plain_model_holds(name: str) -> None:
         ("R5.cached", "generation that continues", ["generation that continues"]),
         ("R5.calls", "labels of the row", ["loss, labels ignored"]),
         ("R5.calls", "labels changed", ["inputs stay"]),
+        ("R5.recorded", "another scale", ["logits"]),
+        ("R5.recorded", "an option raises", ["logits"]),
         ("R5.files", "as it is", ["as it is"]),
         ("R5.files", "in shards", ["in shards"]),
         ("R5.files", "in bfloat16", ["in bfloat16"]),
@@ -160,3 +167,14 @@ def test_a_fault_breaks_its_law(relation: str, fault: str, laws: list[str]) -> N
     (found,) = select([relation])
     verdict = run_relation(found, Plain(fault), seeds=[0], shrink_seconds=0)
     assert sorted(verdict.details["laws_broken"]) == sorted(laws)
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_of_the_line"), [("an option is gone", True), ("an option raises", False)]
+)
+def test_what_a_release_does_not_have_breaks_no_record(fault: str, is_of_the_line: bool) -> None:
+    """An option that is gone, and one that a release of another line refuses."""
+    (found,) = select(["R5.recorded"])
+    stack = Plain(fault)
+    stack.is_of_the_line = is_of_the_line
+    assert run_relation(found, stack, seeds=[0]).outcome is Outcome.PASS

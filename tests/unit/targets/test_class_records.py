@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.transformers.class_modes import MODES, NOISY_MODES
 from seatrial.targets.transformers.class_outputs import number_of, start_of
-from seatrial.targets.transformers.class_records import LINES, record
+from seatrial.targets.transformers.class_records import LINES, PLAIN, record
 
 
 def test_outputs_of_each_size_weigh_alike() -> None:
@@ -48,3 +49,26 @@ def test_a_record_names_its_lines_of_releases() -> None:
         for lines in names.values():
             assert {*lines} <= {"", *LINES}
             assert all(len(values) >= 2 and values[-1] > 0 for values in lines.values())
+
+
+class _Tied(torch.nn.Module):
+    """A model of a table and a head, which may share their weights."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.table, self.head = torch.nn.Embedding(7, 5), torch.nn.Linear(5, 7, bias=False)
+        self.kept = torch.nn.Buffer(torch.arange(3), persistent=not tied)
+        if tied:
+            self.head.weight = self.table.weight
+
+
+def test_what_is_saved_counts_with_its_ties() -> None:
+    """A tie, and a buffer that is left out of files, change the sums over names."""
+    assert MODES["keys"](_Tied(True), {}) == MODES["keys"](_Tied(True), {})
+    assert MODES["keys"](_Tied(True), {}) != MODES["keys"](_Tied(False), {})
+
+
+def test_a_class_is_recorded_in_every_mode() -> None:
+    """The adapter lists each mode by the name that makes its numbers."""
+    assert {*MODES, *NOISY_MODES} <= {*PLAIN}
+    assert not {*MODES} & {*NOISY_MODES}

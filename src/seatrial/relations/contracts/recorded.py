@@ -22,7 +22,11 @@ class RecordedModel(Protocol):
     def projections(self, name: str) -> Sequence[float]:
         """Return the numbers of an option and an output.
 
+        A stack whose `is_of_the_line` is true has a record of the line of the installed release. What is on record
+        and not served is then broken, unless it is `Absent`.
+
         Raises:
-            NotServed: the release has no such option.
+            Absent: the release has no such option, or a package is missing.
+            NotServed: the call is refused, raises, or has no finite numbers.
         """
         ...

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import torch
 from packaging.version import Version
 
-from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
-from seatrial.targets.common.known import KnowsFailures
+from seatrial.relations.not_served import Absent, NotServed
+from seatrial.targets.common.known import KnownFailure, KnowsFailures, since
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.transformers.any_models import LARGEST, NOISES
 from seatrial.targets.transformers.any_pictures import Inputs, Media, films_of, media_of, rows_with
@@ -21,9 +20,11 @@ from seatrial.targets.transformers.family_drawn import draw_by_names_alone
 from seatrial.targets.transformers.family_records import (
     OLDEST,
     is_recorded,
+    line_of,
     of_gradients,
     projected,
     recorded_of,
+    unserved,
 )
 from seatrial.targets.transformers.option_values import _rotated, variants_of
 from seatrial.targets.transformers.small_models import (
@@ -96,6 +97,10 @@ class Recorded(KnowsFailures):
         """Find the kind in the installed release."""
         if Version(release("transformers")) < Version(OLDEST):
             raise Gone(f"the record begins with transformers {OLDEST}")
+
+    @property
+    def is_of_the_line(self) -> bool:
+        return line_of() is not None
 
     @cached_property
     def recorded(self) -> Mapping[str, Sequence[float]]:
@@ -198,7 +203,7 @@ class PicturesRecord(Recorded):
         option, _, output = name.partition("@")
         option = option.strip()
         if option and option not in self._options:
-            raise NotServed(f"no option {option}")
+            raise Absent(f"no option {option}")
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
@@ -206,7 +211,7 @@ class PicturesRecord(Recorded):
         except NotServed:
             raise
         except Exception as error:  # not served, which is no wrong number
-            raise NotServed(error_line(error)) from error
+            raise unserved(error) from error
 
     def _outputs(self, model: Any, output: str) -> list[float]:
         with torch.no_grad():
@@ -247,8 +252,16 @@ def _set_sections(config: Any) -> None:
     setattr(config, name, {"rope_type": "default", **(getattr(config, name) or {}), **sections})
 
 
+NO_PICTURES = KnownFailure(
+    "it reads a field that the outputs of its text do not have",
+    finding="Transformers: Llama 4 of text and pictures",
+    releases=since("transformers", "5.24"),
+).of("R5.recorded/logits::@text")
+
+
 def _adapter(kind: str) -> type[Recorded]:
-    words = {"__doc__": f"Text and pictures of {kind} on record.", "kind": kind}
+    known = (NO_PICTURES,) if kind == "llama4" else ()
+    words = {"__doc__": f"Text and pictures of {kind} on record.", "kind": kind, "known_failures": known}
     return type(f"RecordedPictures_{kind}", (PicturesRecord,), words)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from seatrial.targets.transformers.any_models import NOISES
@@ -74,13 +75,13 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "longformer": {"sep_token_id": 49, "attention_window": 4},
     "led": {"attention_window": 4, "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64},
     "luke": {"entity_vocab_size": 16, "entity_emb_size": 16},
-    "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 32},
+    "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 32, "true_hidden_size": 32},
     "perceiver": {
         "num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 2, "vocab_size": 61,
         "num_self_attention_heads": 4, "num_cross_attention_heads": 4, "max_position_embeddings": 64,
     },
     "reformer": {
-        "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "lsh"], "num_buckets": 2,
+        "axial_pos_shape": (8, 8), "axial_pos_embds_dim": (16, 16), "attn_layers": ["local", "lsh"], "num_buckets": 2,
         "feed_forward_size": 48, "attention_head_size": 8, "is_decoder": True, "max_position_embeddings": 64,
         "lsh_attn_chunk_length": 4, "local_attn_chunk_length": 4, "hash_seed": 0,
     },
@@ -109,8 +110,81 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
         "noise_scale_duration": 0.0, "duration_predictor_filter_channels": 32,
     },
     "wav2vec2-bert": {"feature_projection_input_dim": 8},
+    **{
+        kind: {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1], "embedding_size": 8, "groups_width": 4}
+        for kind in ("convnext", "convnextv2", "resnet", "regnet")
+    },
+    "gemma3n_text": {
+        "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61, "laurel_rank": 8,
+        "layer_types": ["sliding_attention", "full_attention"], "activation_sparsity_pattern": [0.5, 0.0],
+    },
+    "gemma3n_audio": {
+        "input_feat_size": 16, "conf_num_attention_heads": 4, "conf_num_hidden_layers": 2,
+        "sscp_conv_channel_size": (8, 4), "conf_attention_chunk_size": 4, "conf_attention_context_left": 3,
+    },
+    "gemma4_text": {"vocab_size_per_layer_input": 61, "hidden_size_per_layer_input": 8, "global_head_dim": 16},
+    "gemma4_audio": {
+        "subsampling_conv_channels": (8, 4), "output_proj_dims": 32, "attention_chunk_size": 4,
+        "attention_context_left": 3,
+    },
+    "gemma4_vision": {"position_embedding_size": 16, "pooling_kernel_size": 2},
+    "ernie4_5_vl_moe_text": {
+        "moe_intermediate_size": [24, 16], "moe_num_experts": 4, "moe_k": 2, "mlp_layer_types": ["dense", "sparse"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [1, 1, 2]},
+    },
+    "cohere_compass_text": {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 9000.0, "mrope_section": [2, 1, 1]},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 1, 1]},
+        },
+        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5,
+    },
+    "hunyuan_vl_vision": {"num_key_value_heads": 4, "max_image_size": 32, "img_max_token_num": 16},
+    "mistral4": {
+        "num_key_value_heads": 4, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "head_dim": 16, "v_head_dim": 8,
+    },
+    "pix2struct_vision_model": {"seq_len": 16, "d_kv": 8, "d_ff": 48, "patch_embed_hidden_size": 48},
+    "bros": {"dim_bbox_sinusoid_emb_2d": 32, "dim_bbox_sinusoid_emb_1d": 4, "dim_bbox_projection": 8},
+    "lxmert": {"visual_feat_dim": 16, "l_layers": 1, "x_layers": 1, "r_layers": 1},
+    "t5gemma2_text": {"dropout_rate": 0.0},
+    "t5gemma2_encoder": {"dropout_rate": 0.0},
+    "t5gemma2_decoder": {"dropout_rate": 0.0},
+    "xclip_vision_model": {"num_frames": 3},
+    "longcat_flash": {"n_routed_experts": 4, "zero_expert_num": 2, "moe_topk": 2},
+    "zamba2": {
+        "layers_block_type": ["mamba", "hybrid", "hybrid"], "hybrid_layer_ids": [1, 2], "num_hidden_layers": 3,
+    },
+    "qwen2_5_omni_audio_encoder": {"n_window": 4, "output_dim": 32},
+    "qwen3_omni_moe_audio_encoder": {
+        "n_window": 4, "output_dim": 32, "n_window_infer": 16, "downsample_hidden_size": 8, "conv_chunksize": 4,
+    },
+    "qwen2_5_omni_talker": {"embedding_size": 32},
+    "qwen2_5_omni_vision_encoder": {"window_size": 16},
+    "janus_vqgan": {
+        "base_channels": 32, "channel_multiplier": [1, 1], "latent_channels": 32, "num_embeddings": 8, "embed_dim": 8,
+        "num_res_blocks": 1, "projection_dim": 32, "image_token_embed_dim": 32,
+    },
+    "emu3": {"vocabulary_map": {"<image>": 50, **{f"<|visual token {one:06d}|>": 20 + one for one in range(8)}}},
+    "emu3_vqgan": {
+        "codebook_size": 8, "embed_dim": 4, "latent_channels": 4, "base_channels": 32, "channel_multiplier": [1, 1],
+        "num_res_blocks": 1, "attn_resolutions": [4],
+    },
 }  # fmt: skip
 """Options by the type of the configuration, or of a part."""
+FURTHER_SECTIONED = ("glm_image", "qwen2_5_omni_text", "qwen2_5_omni_talker", "qwen2_5_omni_thinker")
+"""Further kinds of text whose rotary embeddings are of frames, rows and columns."""
+OF_CLASSES: Mapping[str, Mapping[str, Any]] = {
+    "Blip2TextModelWithProjection": {"use_qformer_text_input": True},
+    "Blip2ForImageTextRetrieval": {"use_qformer_text_input": True},
+    "ReformerForMaskedLM": {"is_decoder": False},
+    "ReformerForQuestionAnswering": {"is_decoder": False},
+    "ReformerForSequenceClassification": {"is_decoder": False},
+    "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    "FlaubertForQuestionAnsweringSimple": {"num_labels": 2},
+}
+"""Options of the parts of a configuration by the name of the class that it is for."""
+LARGE, WIDTH = 64, 32
+"""A whole number above the first is a size that a smaller configuration has no larger than the second."""
 RICH: Mapping[str, Mapping[str, Any]] = {
     "seven layers": {
         "num_hidden_layers": 7, "layer_types": None, "no_rope_layers": None, "sliding_window": 4,
@@ -225,10 +299,46 @@ def class_config(config_class: type[Any]) -> Any:
         config.decoder.is_decoder, config.decoder.add_cross_attention = True, True
         config.decoder_start_token_id, config.pad_token_id = START, PAD
     text = config.get_text_config()
-    rotary = "mrope_section" in str(text.to_dict()) or text.model_type.startswith((*SECTIONED, "glm_image"))
-    if rotary and hasattr(text, "num_attention_heads") and kind != "glm_image_vision":
+    rotary = "mrope_section" in str(text.to_dict()) or text.model_type.startswith(
+        (*SECTIONED, *FURTHER_SECTIONED)
+    )
+    if (
+        rotary
+        and hasattr(text, "num_attention_heads")
+        and not kind.endswith(("_vision", "_encoder"))
+        and "rope_parameters" not in KINDS.get(text.model_type, {})
+    ):
         _set_sections(text)
     return config
+
+
+def for_class(config: Any, options: Mapping[str, Any]) -> Any:
+    """Return a configuration after options were set in each part that has them."""
+    for part in parts_of(config).values():
+        for name, value in options.items():
+            if hasattr(part, name):
+                setattr(part, name, value)
+    return config
+
+
+def smaller_configs(config_class: type[Any]) -> Iterator[Any]:
+    """Yield further small configurations of a class whose first one makes no model, or too large a one."""
+    kind = getattr(config_class, "model_type", "")
+    if kind in FAMILIES:
+        with suppress(Exception):  # no causal model
+            yield type("OfClasses", (CausalFamily,), {"family": kind})()._config()
+    config = class_config(config_class)
+    for part in parts_of(config).values():
+        own = KINDS.get(part.model_type, {})
+        for name, value in vars(part).items():
+            whole = isinstance(value, int) and not isinstance(value, bool) and value > LARGE
+            if (
+                name not in own
+                and whole
+                and not name.endswith(("_id", "_index", "_positions", "_embeddings"))
+            ):
+                setattr(part, name, VOCABULARY if "vocab" in name else WIDTH)
+    yield config
 
 
 Options = tuple[str, Mapping[str, Any]]

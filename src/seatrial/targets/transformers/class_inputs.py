@@ -13,6 +13,7 @@ from seatrial.targets.transformers.any_inputs import LENGTH, ROWS, candidates
 from seatrial.targets.transformers.any_inputs import options_of as values_of
 from seatrial.targets.transformers.any_pictures import IDS, films_of, media_of, rows_with
 from seatrial.targets.transformers.class_configs import parts_of
+from seatrial.targets.transformers.class_parts import inputs_of_parts
 from seatrial.targets.transformers.small_models import END, VOCABULARY
 
 Inputs = dict[str, Any]
@@ -63,6 +64,7 @@ def inputs_of(model: Any) -> Iterator[Inputs]:
         if more:
             yield {**inputs, **more}
         yield inputs
+    yield from inputs_of_parts(model)
 
 
 def _likely(model: Any) -> Iterator[Inputs]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.relations.not_served import NotServed
+from seatrial.relations.not_served import Absent, NotServed
 from seatrial.targets.transformers.class_inputs import ARGUMENTS, Inputs, takes
 from seatrial.targets.transformers.family_caches import CACHES, given_cache
 from seatrial.targets.transformers.family_records import of_gradients, projection
@@ -146,7 +146,7 @@ def of_text(model: Any, inputs: Inputs) -> Sequence[float]:
 def of_method(model: Any, method: str, inputs: Inputs) -> Sequence[float]:
     function = getattr(model, method, None)
     if function is None:
-        raise NotServed(f"no {method}")
+        raise Absent(f"no {method}")
     names = takes(function)
     with torch.no_grad():
         return number_of(function(**{name: value for name, value in inputs.items() if name in names}))

@@ -9,21 +9,29 @@ import json
 import math
 import pkgutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from packaging.version import Version
 
-from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
+from seatrial.relations.not_served import Absent, NotServed
 from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.transformers import class_inputs
 from seatrial.targets.transformers.any_models import LARGEST
-from seatrial.targets.transformers.class_configs import Options, class_config, options_of, with_option
+from seatrial.targets.transformers.class_configs import (
+    OF_CLASSES,
+    Options,
+    class_config,
+    for_class,
+    options_of,
+    smaller_configs,
+    with_option,
+)
 from seatrial.targets.transformers.class_inputs import ARGUMENTS, Inputs, takes
+from seatrial.targets.transformers.class_modes import MODES, NOISY_MODES, in_noise, noisy_config
 from seatrial.targets.transformers.class_outputs import (
     called,
     generated,
@@ -35,16 +43,16 @@ from seatrial.targets.transformers.class_outputs import (
     step,
 )
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
-from seatrial.targets.transformers.small_models import fresh_model
+from seatrial.targets.transformers.family_records import LINES as LINES
+from seatrial.targets.transformers.family_records import line_of, unserved
+from seatrial.targets.transformers.small_models import fresh_model, is_small
 
 CLASSES = Path(__file__).with_name("recorded_classes.json")
-LINES: Mapping[str, tuple[str, str]] = {"4": ("4.57.6", "5"), "5": ("5.24", "6")}
-"""Releases that a record holds for, the first and the one after the last, by the name of the line in the record."""
 MAIN = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForCTC", "Model")
 """Ends of the names of the class whose options are recorded, the first that a module has."""
 PLAIN = (
     "", "asked", "loss", "train", "checkpointed", "items", "start", "generated", "beams", "two passes", "films", "text",
-    "sdpa padded",
+    "sdpa padded", *MODES, *NOISY_MODES,
 )  # fmt: skip
 """What is recorded of a class besides its arguments."""
 
@@ -60,18 +68,12 @@ def record(path: Path = CLASSES) -> Mapping[str, Mapping[str, Mapping[str, Seque
     return found
 
 
-def line_of() -> str | None:
-    """Return the line of releases of the installed one, None where none is recorded."""
-    installed = Version(release("transformers"))
-    within = (name for name, (first, end) in LINES.items() if Version(first) <= installed < Version(end))
-    return next(within, None)
-
-
 class ClassRecord(KnowsFailures):
     """The classes of a module of models."""
 
     thorough = True
     path: ClassVar[Path] = CLASSES
+    is_of_the_line = True
     kind: ClassVar[str]
 
     def __init__(self) -> None:
@@ -139,12 +141,23 @@ class ClassRecord(KnowsFailures):
             ]
             found += [f"{name}|@get_rope_index", f"{name}|labels numbers", f"{name}|labels several"]
             if name in self._main:
-                found += [f"{name}|={option}" for option in self._options(name)]
+                with suppress(Exception):  # a configuration that refuses small sizes has no options
+                    found += [f"{name}|={option}" for option in self._options(name)]
         return found
+
+    @staticmethod
+    def _small_config(model_class: type[Any]) -> Any:
+        """Return the first small configuration that makes a small model; the first one if none does."""
+        own = OF_CLASSES.get(model_class.__name__, {})
+        config = for_class(class_config(model_class.config_class), own)
+        if is_small(model_class, config, LARGEST):
+            return config
+        others = (for_class(one, own) for one in smaller_configs(model_class.config_class))
+        return next((one for one in others if is_small(model_class, one, LARGEST)), config)
 
     @cache  # noqa: B019  an adapter lives as long as its process
     def _config(self, name: str) -> Any:
-        config = class_config(self._classes[name].config_class)
+        config = self._small_config(self._classes[name])
         if name.endswith("QuestionAnswering"):
             config.num_labels = 2
         elif hasattr(config, "num_labels"):
@@ -165,6 +178,12 @@ class ClassRecord(KnowsFailures):
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         return model, start
+
+    def _noisy(self, name: str) -> Any:
+        """Return a model in evaluation mode that drops values in training."""
+        model = fresh_model(self._classes[name], noisy_config(self._config(name)), LARGEST).eval()
+        draw_by_names_alone(model)
+        return model
 
     def _model(self, name: str) -> Any:
         return self._fresh(name)[0]
@@ -210,15 +229,15 @@ class ClassRecord(KnowsFailures):
     def projections(self, name: str) -> Sequence[float]:
         class_name, _, what = name.partition("|")
         if class_name not in self._classes:
-            raise NotServed(f"no {class_name}")
+            raise Absent(f"no {class_name}")
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(0)
                 found = self._given(class_name, what)
         except NotServed:
             raise
-        except Exception as error:  # not served, which is no wrong number
-            raise NotServed(error_line(error)) from error
+        except Exception as error:
+            raise unserved(error) from error
         if not all(map(math.isfinite, found)):
             raise NotServed("no finite numbers")
         return found
@@ -241,6 +260,11 @@ class ClassRecord(KnowsFailures):
             return number_of(called(model, {**inputs, **self._labels(name), "num_items_in_batch": 7}).loss)
         if what == "text":
             return of_text(model, inputs)
+        if what in MODES:
+            return MODES[what](model, inputs)
+        if what in NOISY_MODES:
+            given = inputs if what == "still" else {**inputs, **self._labelled(name, what)}
+            return in_noise(self._noisy(name), given, what)
         if what.startswith("labels "):
             return self._problem(name, what.partition(" ")[2])
         if what in ("generated", "beams"):
@@ -255,6 +279,8 @@ class ClassRecord(KnowsFailures):
             other = copy.deepcopy(model)
             other.set_attn_implementation("sdpa")
             return number_of(called(other, ARGUMENTS["padded"][1](model, inputs)))
+        if what and ARGUMENTS[what][0] not in takes(model.forward):
+            raise Absent(f"no argument {ARGUMENTS[what][0]}")
         given = ARGUMENTS[what][1](model, inputs) if what else inputs
         if what == "routers":
             given = {**given, **self._labelled(name, what)}
@@ -262,7 +288,7 @@ class ClassRecord(KnowsFailures):
 
     def _with_option(self, name: str, option: str) -> Sequence[float]:
         if option not in self._options(name):
-            raise NotServed(f"no option {option}")
+            raise Absent(f"no option {option}")
         config = with_option(self._config(name), self._options(name)[option])
         self._fresh(name)  # which refuses large ones
         model = self._classes[name]._from_config(config, attn_implementation="eager").float().eval()

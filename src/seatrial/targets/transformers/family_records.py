@@ -16,8 +16,8 @@ from packaging.version import Version
 from torch import Tensor
 
 from seatrial.relations.contracts.families import ModelForm
-from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
+from seatrial.relations.not_served import Absent, NotServed
+from seatrial.relations.raised import error_line, refusal_of
 from seatrial.targets.common.known import KnownFailure, KnowsFailures, between
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.transformers.families import VOCABULARY
@@ -31,6 +31,8 @@ from seatrial.targets.transformers.option_values import Variant, variants_of
 RECORD = Path(__file__).with_name("recorded.json")
 OLDEST = "4.53"
 """The oldest release whose outputs the record has."""
+LINES: Mapping[str, tuple[str, str]] = {"4": ("4.57.6", "5"), "5": ("5.24", "6")}
+"""Releases that a record holds for, the first and the one after the last, by the name of the line in the record."""
 OUTPUTS = ("@states", "@left", "@cached", "@loss", "@routers")
 """What is recorded besides logits: hidden states of every layer, a batch padded on the left whose positions the model
 counts by itself, a pass that continues from a cache, the loss with its gradient, and that of routers."""
@@ -53,6 +55,19 @@ FLOOR = 1e-3
 """Of gradients, relative to the largest: what is smaller weighs less."""
 NOISE = 1e-5
 """Of gradients, relative to the largest: what is smaller is left out, as some machines round it to zero."""
+
+
+def line_of() -> str | None:
+    """Return the line of releases of the installed one, None where none is recorded."""
+    installed = Version(release("transformers"))
+    within = (name for name, (first, end) in LINES.items() if Version(first) <= installed < Version(end))
+    return next(within, None)
+
+
+def unserved(error: Exception) -> NotServed:
+    """Return what a call that raises is: absent where a package is missing or the release refuses it in words."""
+    absent = isinstance(error, ImportError) or refusal_of(error) is not None
+    return (Absent if absent else NotServed)(error_line(error))
 
 
 @cache
@@ -255,6 +270,10 @@ class FamilyRecord(KnowsFailures):
             raise Gone(f"the record begins with transformers {OLDEST}")
         self._options = type("Optioned", (_Options,), {"family": self.kind})()
 
+    @property
+    def is_of_the_line(self) -> bool:
+        return line_of() is not None
+
     @cached_property
     def recorded(self) -> Mapping[str, Sequence[float]]:
         return recorded_of(self.path, self.kind)
@@ -269,7 +288,7 @@ class FamilyRecord(KnowsFailures):
         option, marked, output = name.partition("@")
         option = option.strip()
         if option and option not in self._options.option_names:
-            raise NotServed(f"no option {option}")
+            raise Absent(f"no option {option}")
         make = MADE[f"@{output}"] if marked else _logits
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -278,7 +297,7 @@ class FamilyRecord(KnowsFailures):
         except NotServed:
             raise
         except Exception as error:  # not served, which is no wrong number
-            raise NotServed(error_line(error)) from error
+            raise unserved(error) from error
 
 
 def _adapter(family: str) -> type[FamilyRecord]:

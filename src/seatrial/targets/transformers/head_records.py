@@ -9,11 +9,10 @@ from typing import Any, get_args
 import torch
 
 from seatrial.relations.contracts.model_heads import HeadForm, HeadKind
-from seatrial.relations.not_served import NotServed
-from seatrial.relations.raised import error_line
+from seatrial.relations.not_served import Absent, NotServed
 from seatrial.targets.transformers.any_records import Recorded
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
-from seatrial.targets.transformers.family_records import is_recorded, projected, rows
+from seatrial.targets.transformers.family_records import is_recorded, projected, rows, unserved
 from seatrial.targets.transformers.head_table import FAMILIES
 from seatrial.targets.transformers.model_heads import FamilyHeads
 
@@ -63,7 +62,7 @@ class HeadRecord(Recorded):
         named, _, output = name.partition(" @")
         kind = next((one for one in get_args(HeadKind) if one == named), None)
         if kind is None or kind not in self._heads.head_kinds:
-            raise NotServed(f"no head {named}")
+            raise Absent(f"no head {named}")
         given = rows()
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -75,7 +74,7 @@ class HeadRecord(Recorded):
         except NotServed:
             raise
         except Exception as error:  # not served, which is no wrong number
-            raise NotServed(error_line(error)) from error
+            raise unserved(error) from error
 
 
 EVERY: dict[str, type[Any]] = {

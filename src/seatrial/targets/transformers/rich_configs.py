@@ -109,6 +109,18 @@ def _drops(name: str) -> float:
     return round(0.1 + (zlib.crc32(name.encode()) % 100) / 400, 4)
 
 
+def drop_values(part: Any) -> bool:
+    """Give each option of dropout of a part of a configuration a share of its own; return whether there are any."""
+    names = [name for name, value in vars(part).items() if isinstance(value, float) and _is_drop(name)]
+    for name in names:
+        setattr(part, name, _drops(name))
+    return bool(names)
+
+
+def _is_drop(name: str) -> bool:
+    return "drop" in name or "jitter" in name
+
+
 def rich_config(config: Any, group: str, *, noisy: bool) -> Any:
     """Return a copy of a small configuration with the options of a group, and those of its kind.
 
@@ -131,9 +143,8 @@ def rich_config(config: Any, group: str, *, noisy: bool) -> Any:
         changed |= any(known[name] != value for name, value in given.items() if value is not None)
         if given:
             _rebuild(part, given)
-        for name, value in vars(part).items():
-            if noisy and isinstance(value, float) and ("drop" in name or "jitter" in name):
-                setattr(part, name, _drops(name))
+        if noisy:
+            drop_values(part)
         if isinstance(known.get("pad_token_id"), int):
             part.pad_token_id = PADDING
     if getattr(found, "is_encoder_decoder", False):

@@ -69,7 +69,7 @@ def _makes(name: str) -> Callable[[Any], Any]:
     return keep
 
 
-def _learned(model: Any, inputs: Inputs) -> Sequence[float]:
+def learned(model: Any, inputs: Inputs) -> Sequence[float]:
     """Return the projections of a loss and its gradients, of the squares of the outputs where there is no loss."""
     with torch.enable_grad():
         found = model(**inputs)
@@ -99,7 +99,7 @@ def _padded_untold(model: Any, inputs: Inputs) -> Sequence[float]:
 
 @_makes("learned")
 def _learned_padded(model: Any, inputs: Inputs) -> Sequence[float]:
-    return _learned(model, with_labels(model, padded(model, inputs)))
+    return learned(model, with_labels(model, padded(model, inputs)))
 
 
 @_makes("labels alone")
@@ -249,7 +249,7 @@ def _still(model: Any, inputs: Inputs) -> Sequence[float]:
 def _noisy(model: Any, inputs: Inputs) -> Sequence[float]:
     """Return the gradients of a loss with noise."""
     given = with_labels(model, padded(model, inputs))
-    return _learned(model.train(), given)
+    return learned(model.train(), given)
 
 
 @_makes("noisy routers")
@@ -260,7 +260,7 @@ def _noisy_routers(model: Any, inputs: Inputs) -> Sequence[float]:
     ):
         raise NotServed("no logits of routers")
     given = labelled(model, padded(model, inputs))
-    return _learned(model.train(), {**given, "output_router_logits": True})
+    return learned(model.train(), {**given, "output_router_logits": True})
 
 
 def _scaled(model: Any) -> Any:
@@ -285,7 +285,7 @@ def _scaled_steps(model: Any, inputs: Inputs) -> Sequence[float]:
     return _read(_scaled(model), inputs, placed=False)
 
 
-class _Precisions(TorchFunctionMode):
+class Precisions(TorchFunctionMode):
     """Counts the types of results by the names of functions."""
 
     def __init__(self) -> None:
@@ -306,7 +306,7 @@ def _precision(model: Any, inputs: Inputs) -> Sequence[float]:
     """Return sums over the types in which functions of a model in half precision compute."""
     other = copy.deepcopy(model).to(torch.bfloat16)
     given = padded(model, inputs)
-    with _Precisions() as seen, torch.no_grad():
+    with Precisions() as seen, torch.no_grad():
         found = other(**given)
     counts = seen.counts + Counter(f"{name} {value.dtype}" for name, value in tensors_of(found))
     weighted = sum((zlib.crc32(name.encode()) % 97 + 1) * num for name, num in counts.items())
@@ -355,7 +355,7 @@ def _eager_experts(model: Any, inputs: Inputs) -> Sequence[float]:
         raise NotServed("experts are computed in one way")
     other = copy.deepcopy(model)
     other.set_experts_implementation("eager")
-    return _learned(other, with_labels(other, padded(other, inputs)))
+    return learned(other, with_labels(other, padded(other, inputs)))
 
 
 @_makes("long")

@@ -170,6 +170,17 @@ def model_class(name: str) -> Any:
     return find_name("transformers", [f"transformers:{name}"])
 
 
+def is_small(model_type: Any, config: Any, largest: int) -> bool:
+    """Return whether a configuration makes a model, and one of no more parameters than the largest."""
+    try:
+        with torch.device("meta"):
+            model = model_type(copy.deepcopy(config))
+    except Exception:  # noqa: BLE001  the class refuses it, or a package is missing
+        return False
+    size: int = sum(value.numel() for value in model.parameters())
+    return size <= largest
+
+
 def fresh_model(model_type: Any, config: Any, largest: int, attention: str = "eager", seed: int = 0) -> Any:
     """Return a model of a configuration with the fresh weights of a seed, in float32.
 
