@@ -337,7 +337,6 @@ def _law(call: Callable[..., Iterator[str]], *given: Any) -> Callable[[Any], lis
     return lambda made: list(call(*given, made))
 
 
-RELEASES = (("5.24", "6"),)
 LAWS: Mapping[str, Callable[[Any], list[str]]] = {
     "outputs: maps of classes": _law(_semantic),
     "outputs: boxes": _law(_detected),
@@ -348,4 +347,8 @@ LAWS: Mapping[str, Callable[[Any], list[str]]] = {
     "outputs: matches of points": _law(_matched),
     "outputs: points": _law(_points),
 }
-OTHERWISE: Mapping[str, str] = {}
+OTHERWISE: Mapping[str, str] = {
+    "CHMv2ImageProcessor": "depths",  # with corners that are aligned
+    "EfficientLoFTRImageProcessor": "matches of points",  # of every point of both pictures
+}
+"""What classes do otherwise by design: patterns of a law and what it says."""

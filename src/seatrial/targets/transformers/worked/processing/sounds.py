@@ -214,7 +214,6 @@ def _law(call: Callable[..., Iterator[str]], *given: Any) -> Callable[[Any], lis
     return lambda made: list(call(*given, made))
 
 
-RELEASES = (("5.24", "6"),)
 LAWS: Mapping[str, Callable[[Any], list[str]]] = {
     "sounds: a batch is its rows": _law(_rows, False),
     "sounds: a batch of one length is its rows": _law(_rows, True),
@@ -236,7 +235,7 @@ OTHERWISE: Mapping[str, str] = {
     "VoxtralRealtimeFeatureExtractor": _ENDS, "Wav2Vec2FeatureExtractor": _ENDS,
     "WhisperFeatureExtractor": f"{_ENDS}|{_MASK}", "InklingFeatureExtractor": _MASK,
     "Phi4MultimodalFeatureExtractor": f"{_ENDS}|{_MASK}|audio_attention_mask|saved and read",
-    "CohereAsrFeatureExtractor": "audio_chunk_index",
+    "CohereAsrFeatureExtractor": "audio_chunk_index", "TvltFeatureExtractor": f"{_MASK}|saved and read",
 }  # fmt: skip
 """What classes do otherwise, by design or in all releases: patterns of a law and what it says.
 
