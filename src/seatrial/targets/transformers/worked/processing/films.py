@@ -225,7 +225,6 @@ def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
     return lambda made: list(call(made))
 
 
-RELEASES = (("5.24", "6"),)
 LAWS: Mapping[str, Callable[[Any], list[str]]] = {
     "films: a batch is its rows": _law(_rows),
     "films: calls again": _law(_again),
@@ -244,7 +243,7 @@ OTHERWISE: Mapping[str, str] = {
     "Glm5NextVideoProcessor": _NUMBER, "GlmgaVideoProcessor": _NUMBER, "MuseGlimmerVideoProcessor": _NUMBER,
     # Options of the class alone, though the call takes them.
     "CohereCompassVideoProcessor": "at the call, min_frames", "Qwen3VLVideoProcessor": "at the call, min_frames",
-    "SmolVLMVideoProcessor": "at the call, max_image_size", "VJEPA2VideoProcessor": "at the call, size",
+    "SmolVLMVideoProcessor": "at the call, max_image_size", "VJEPA2VideoProcessor": "at the call, (crop_)?size",
     "VivitVideoProcessor": "numbers of pixels",
 }  # fmt: skip
 """What classes do otherwise, by design or in all releases: patterns of a law and what it says."""
