@@ -26,6 +26,13 @@ class OfCalls(Worked):
     worked_rows: ClassVar[Sequence[Row]] = rows_of("calls", OF_PROCESSORS)
 
 
+class OfPlaces(Worked):
+    """Places of media, files and names of every processor; see `places`."""
+
+    package = "transformers"
+    worked_rows: ClassVar[Sequence[Row]] = rows_of("places", OF_PROCESSORS)
+
+
 class OfPictures(Worked):
     """Every image processor; see `pictures` and `posts`."""
 
@@ -46,6 +53,7 @@ class OfFilmsAndSounds(Worked):
 ADAPTERS: dict[str, type[Any]] = {
     "processors": OfProcessors,
     "processors-calls": OfCalls,
+    "processors-places": OfPlaces,
     "processors-pictures": OfPictures,
     "processors-films-sounds": OfFilmsAndSounds,
 }

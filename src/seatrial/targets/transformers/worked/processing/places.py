@@ -82,7 +82,7 @@ def _offsets(made: Any) -> Iterator[str]:
         texts = list(given["text"])
         found = processor(**given, text_kwargs=dict(options), return_text_replacement_offsets=True)
         offsets = found.get("text_replacement_offsets")
-        if not offsets:
+        if offsets is None or not len(offsets):
             continue
         judged = True
         whole = []
@@ -184,9 +184,10 @@ LAWS: Mapping[str, Callable[[Any], list[str]]] = {
 OTHERWISE: Mapping[str, str] = {
     "AyaVisionProcessor": "are said", "ChameleonProcessor": "are said|ids|pixel_values",
     "Cohere2VisionProcessor": "are said", "Gemma3Processor": "are said", "GraniteDoclingProcessor": "are said",
-    "InternVLProcessor": "are said", "LlavaOnevisionProcessor": "are said", "Molmo2Processor": "are said|is said",
+    "InternVLProcessor": "are said", "LlavaOnevisionProcessor": "are said", "Molmo2Processor": "are said|is said|ids",
     "PixtralProcessor": "are said", "HYV4VLProcessor": "by grids",
-    "ColModernVBertProcessor": "types 1|pixel_values", "Idefics3Processor": "types 1|pixel_values",
+    "ColModernVBertProcessor": "types 1|pixel_values|are said|template",
+    "Idefics3Processor": "types 1|pixel_values|are said",
     "SmolVLMProcessor": "pixel_values", "FlavaProcessor": "pixel_values",
     "Emu3Processor": "is said|is due", "PaliGemmaProcessor": "is said|is due", "Lfm2VlProcessor": "ids",
     "VibeVoiceAsrProcessor": "ids", "ClapProcessor": "is_longer",
