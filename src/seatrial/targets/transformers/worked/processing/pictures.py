@@ -320,7 +320,6 @@ def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
     return lambda made: list(call(made))
 
 
-RELEASES = (("5.24", "6"),)
 LAWS: Mapping[str, Callable[[Any], list[str]]] = {
     "pictures: a batch is its rows": _law(_rows),
     "pictures: calls again": _law(_again),
@@ -368,3 +367,15 @@ OTHERWISE: Mapping[str, str] = {
     "Llama4ImageProcessor": "forms of pictures, (np|pt)", "Step3p7ImageProcessor": "forms of pictures, np",
 }  # fmt: skip
 """What classes do otherwise by design: patterns of a law and what it says."""
+OLDER: Mapping[str, str] = {
+    "Emu3ImageProcessor": "its rows", "Kosmos2_5ImageProcessor": "its rows, attention_mask",
+    "AriaImageProcessor": f"at the call, image_|{_VALUES}", "TextNetImageProcessor": "at the call, size_divisor",
+    "DeepseekVLHybridImageProcessor": f"{_FROM_MEAN}|saved and read", "Qwen2VLImageProcessor": "at the call, size",
+    "LayoutLMv3ImageProcessor": f"at the call, rescale_factor|{_VALUES}", "LayoutLMv2ImageProcessor": _VALUES,
+    "VitPoseImageProcessor": "at the call, do_affine_transform", "MobileViTImageProcessor": _VALUES,
+    "SuperPointImageProcessor": _VALUES, "Swin2SRImageProcessor": _VALUES,
+    **dict.fromkeys(
+        (f"{name}ImageProcessor" for name in ("Beit", "Eomt", "ImageGPT", "OwlViT", "Sam", "ZoeDepth")), "backends"
+    ),
+}  # fmt: skip
+"""Of releases before 5, whose two classes of a kind differed more, and do not have or do not use some options."""
