@@ -33,6 +33,13 @@ class OfPlaces(Worked):
     worked_rows: ClassVar[Sequence[Row]] = rows_of("places", OF_PROCESSORS)
 
 
+class OfChats(Worked):
+    """Conversations of every processor; see `chats`."""
+
+    package = "transformers"
+    worked_rows: ClassVar[Sequence[Row]] = rows_of("chats", OF_PROCESSORS)
+
+
 class OfPictures(Worked):
     """Every image processor; see `pictures` and `posts`."""
 
@@ -54,6 +61,7 @@ ADAPTERS: dict[str, type[Any]] = {
     "processors": OfProcessors,
     "processors-calls": OfCalls,
     "processors-places": OfPlaces,
+    "processors-chats": OfChats,
     "processors-pictures": OfPictures,
     "processors-films-sounds": OfFilmsAndSounds,
 }
