@@ -200,10 +200,10 @@ def _unlike_segments(found: Any, number: int, fused: Sequence[int], what: str) -
         seen.append((first, last, known[0] if len(ids) == 1 and known else None))
     if seen != due:
         yield f"{what}: {seen}, {due} is due"
-    ids = [one["id"] for one in found["segments_info"]]
+    numbers = [one["id"] for one in found["segments_info"]]
     count = len({label for *_, label in due if label in fused}) + sum(label not in fused for *_, label in due)
-    if len(set(ids)) != count:
-        yield f"{what}: ids {ids}, {count} are due"
+    if len({*numbers}) != count:
+        yield f"{what}: ids {numbers}, {count} are due"
     for one in found["segments_info"]:
         if not 0.9 < one["score"] <= 1:
             yield f"{what}: score {one['score']}"
