@@ -58,6 +58,7 @@ class TransformersTarget(ComponentsTarget):
             starts,
         )
         from seatrial.targets.transformers.worked import models as worked_models
+        from seatrial.targets.transformers.worked.processing import adapter as worked_processing
         from seatrial.targets.transformers.worked.records import adapter as worked_records
 
         parts = (
@@ -98,6 +99,7 @@ class TransformersTarget(ComponentsTarget):
             piped,
             starts,
             worked_models,
+            worked_processing,
             worked_records,
         )
         return {name: adapter for part in parts for name, adapter in part.ADAPTERS.items()}
