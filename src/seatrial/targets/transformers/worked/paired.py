@@ -1,0 +1,19 @@
+"""The worked examples of pairs of options: of `generate`, of its parts, and of pipelines; one adapter of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seatrial.targets.common.worked_rows import Worked
+from seatrial.targets.transformers.worked.generated_pairs import GENERATED_ROWS
+from seatrial.targets.transformers.worked.piped_pairs import PIPED_ROWS
+
+
+class OfPairs(Worked):
+    """What `generate` and pipelines give for any two of their options; see `contracts.worked`."""
+
+    package = "transformers"
+    worked_rows = (*GENERATED_ROWS, *PIPED_ROWS)
+
+
+ADAPTERS: dict[str, type[Any]] = {"worked-pairs": OfPairs}
