@@ -179,7 +179,7 @@ class Words:
         return "".join(self.words[one] for one in ids)
 
 
-STRINGS = ("kjkj", "khi", "ijg", "iij", "kg", "gh", "jij", "gki")
+STRINGS = ("kjkj", "khi", "ijg", "iij", "kg", "jij", "gki")
 """Some are whole words, and others the end of one word and the begin of the next."""
 
 

@@ -54,8 +54,13 @@ FACTORS: Mapping[str, Factor] = {
     "specials": {"skipped": {}, "kept": {"skip_special_tokens": False}},
     "end": {"its end": None, "a letter ends": "letter"},
 }  # fmt: skip
-WITH_STOPS = "5.24"
-"""Since this release strings stop; earlier ones take the ids of a string for ends."""
+
+
+def _since(case: Mapping[str, Any]) -> str:
+    """Return the first release that takes the options of a case, and strings that stop for more than their ids."""
+    if case["stop"]:
+        return "5.24"
+    return "5" if case["limit"] == "object" and case["where"] == "start" else "4.57"
 
 
 def _talks(given: Any) -> bool:
@@ -254,7 +259,7 @@ def _faults(case: Mapping[str, Any], made: Any) -> list[str]:
 PIPED_ROWS: Sequence[Row] = [
     Row(
         "combinations", "transformers.pipelines.text_generation:TextGenerationPipeline", f"pairs: {name}",
-        partial(_faults, case), [], since=WITH_STOPS if case["stop"] else "4.57",
+        partial(_faults, case), [], since=_since(case),
     )
     for name, case in _cases()
 ]  # fmt: skip
