@@ -13,7 +13,7 @@ from seatrial.targets.transformers.worked.plain_decoding import (
     Plan,
 )
 
-# Each prompt has the id of padding among its own, so that no option tells the two apart.
+# Each prompt has the id of padding among its own, so that options treat both alike.
 PROMPTS: Sequence[Sequence[int]] = ((5, 9, PAD, 11, 4, 7), (7, PAD, 8, 7), (20, PAD))
 NEGATIVE: Sequence[Sequence[int]] = ((6, 13, 8), (9, 22, 3), (17, 4, 4))
 NUM_NEW = 6

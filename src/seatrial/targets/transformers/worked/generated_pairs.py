@@ -1,4 +1,4 @@
-"""Worked examples of `generate` for pairs of options: whatever two are given, the answers are those of plain loops."""
+"""Worked examples of `generate` for pairs of options: the answers are those of plain loops."""
 
 from __future__ import annotations
 

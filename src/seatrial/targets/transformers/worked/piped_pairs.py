@@ -112,8 +112,8 @@ def _prompt(tokenizer: Any, one: Any, case: Mapping[str, Any]) -> tuple[list[int
     if isinstance(one, str):
         ids = tokenizer(case["prefix"].get("prefix", "") + one)["input_ids"]
         ids = ids[:4] if case["cut"] else ids
-        room = LONGEST - NUM_NEW
-        return (ids[-room:] if case["long"] and len(ids) > room else ids), False
+        kept = LONGEST - NUM_NEW
+        return (ids[-kept:] if case["long"] and len(ids) > kept else ids), False
     going = case["final"].get("continue_final_message", one[-1]["role"] == "assistant")
     text = "".join(f"{START}{turn['role']}\n{turn['content']}{TURN}" for turn in one)
     text = text.removesuffix(TURN) if going else f"{text}{START}assistant\n"
@@ -167,6 +167,8 @@ def _due(case: Mapping[str, Any], items: Sequence[Any], options: Mapping[str, An
 def _ids_of(row: Sequence[int]) -> list[int]:
     """Return a row without the padding of its batch, on either side; beams pad with the end where padding is 0."""
     ids = [token for token in row if token != 0]
+    while ids and ids[-1] == 1:
+        ids.pop()
     while len(ids) > 1 and ids[-1] == ids[-2]:
         ids.pop()
     return ids

@@ -100,7 +100,7 @@ class Plan:
         return [*prompt, *pads] if self.begins else [*pads, *prompt]
 
     def first(self, row: int) -> list[int]:
-        """Return what stands before new ids."""
+        """Return the ids before the new ones."""
         return list(self.begins[row]) if self.begins else self.padded(row)
 
     def place(self, row: int, new: Sequence[int]) -> Place:
@@ -165,7 +165,7 @@ def drawn(chances: Tensor, numbers: Iterable[float]) -> list[int]:
 
 
 def draws_of_call() -> Callable[..., Tensor]:
-    """Return what stands in the place of `torch.multinomial` in one call: its draws follow from steps and rows."""
+    """Return a replacement of `torch.multinomial` for one call: its draws follow from steps and rows."""
     steps = list[int]()
 
     def multinomial(chances: Tensor, num_samples: int, *args: Any, **kwargs: Any) -> Tensor:
@@ -196,7 +196,7 @@ def rows_by(plan: Plan) -> list[Answer]:
             found.append(Answer(row, new, scores))
         if plan.ends or plan.stop is None:
             break
-        # Without an id of the end rows that have stopped go on until all have.
+        # Without an id of the end rows that have stopped continue until all have.
         longest = max(len(one.ids) for one in found)
     return found
 

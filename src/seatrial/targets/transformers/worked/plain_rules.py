@@ -134,7 +134,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "caller": lambda scores, place, value: of_caller(scores, len(place.seen)),
 }
-"""Options that change scores whatever the way to decode, in the order in which they do."""
+"""Options that change scores in any way to decode, in the order in which they do."""
 
 
 def _kept(scores: Tensor, keep: Sequence[int], least: int) -> Tensor:
