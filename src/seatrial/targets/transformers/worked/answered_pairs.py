@@ -34,8 +34,13 @@ SHARED: Table = {
 }  # fmt: skip
 
 
-def _cases(
-    table: Table, allowed: Callable[[Mapping[str, Any]], bool]
+def any_case(case: Mapping[str, Any]) -> bool:
+    """Return True."""
+    return True
+
+
+def cases_of_pairs(
+    table: Table, allowed: Callable[[Mapping[str, Any]], bool] = any_case
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield values of every factor, any two together where that is allowed, and their names."""
     names = {name: list(values) for name, values in table.items()}
@@ -289,11 +294,6 @@ def _masks(case: Mapping[str, Any], made: Any) -> list[str]:
     return compared(answers_of(made, model, tokenizer, case, options), due if several else due[0])
 
 
-def any_case(case: Mapping[str, Any]) -> bool:
-    """Return True."""
-    return True
-
-
 def rows_of_pairs(place: str, what: str, call: Callable[[Mapping[str, Any], Any], list[str]], table: Table,
                   allowed: Callable[[Mapping[str, Any]], bool] = any_case) -> list[Row]:  # fmt: skip
     """Return a row for each case of a table."""
@@ -306,7 +306,7 @@ def rows_of_pairs(place: str, what: str, call: Callable[[Mapping[str, Any], Any]
             [],
             since="4.57",
         )
-        for name, case in _cases(table, allowed)
+        for name, case in cases_of_pairs(table, allowed)
     ]
 
 
