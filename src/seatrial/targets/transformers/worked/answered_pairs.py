@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from seatrial.relations.cases.pairwise import names_of, pairwise
-from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.worked.pipes import (
     ASKED,
@@ -20,6 +19,7 @@ from seatrial.targets.transformers.worked.pipes import (
     words,
     written_text,
 )
+from seatrial.targets.transformers.worked.plain_decoding import refused
 
 Factor = Mapping[str, Any]
 Table = Mapping[str, Factor]
@@ -68,7 +68,7 @@ def answers_of(
             first = list(first) if given == "generator" else first
             again = first if given == "generator" else pipe(given, **more)
         except (ValueError, NotImplementedError) as error:
-            raise NotServed(f"refused: {error}") from error
+            raise refused(error) from error
     return written_text(first), written_text(again)
 
 

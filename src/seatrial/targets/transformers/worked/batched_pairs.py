@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import find_name
 from seatrial.targets.common.worked_rows import Row, unlike
 from seatrial.targets.transformers.small_models import model_class as of_name
 from seatrial.targets.transformers.worked.answered_pairs import Table, cases_of_pairs
-from seatrial.targets.transformers.worked.plain_decoding import PAD, Plan, model_of, rows_by
+from seatrial.targets.transformers.worked.plain_decoding import PAD, Plan, model_of, refused, rows_by
 
 # Some begin alike, by a whole page and by less; some are longer than a batch of eight ids.
 PROMPTS: Sequence[tuple[int, ...]] = (
@@ -67,7 +66,7 @@ def _faults(case: Mapping[str, Any], mixin: Any) -> list[str]:
                 continuous_batching_config=made(**options), warmup=False, progress_bar=False,
             )  # fmt: skip
     except ValueError as error:
-        raise NotServed(f"refused: {error}") from error
+        raise refused(error) from error
     plan = Plan(kind=case["kind"], prompts=PROMPTS, ends=case["ends"], num_new=NUM_NEW)
     wrong = list[str]()
     for prompt, answer in zip(PROMPTS, rows_by(plan), strict=True):

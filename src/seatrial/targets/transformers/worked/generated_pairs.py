@@ -35,6 +35,7 @@ from seatrial.targets.transformers.worked.plain_decoding import (
     beams_by,
     draws_of_call,
     model_of,
+    refused,
     rows_by,
 )
 from seatrial.targets.transformers.worked.plain_rules import allowed_ids, of_caller
@@ -197,7 +198,7 @@ def _called(case: Mapping[str, Any], plan: Plan) -> tuple[Any, int, list[list[in
             warnings.simplefilter("ignore")
             found = model.generate(**given, **options, **_of_call(case, plan, first))
     except (ValueError, NotImplementedError) as error:
-        raise NotServed(f"refused: {error}") from error
+        raise refused(error) from error
     finally:
         if checkpoints:
             model.gradient_checkpointing_disable()

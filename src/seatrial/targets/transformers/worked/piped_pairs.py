@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from seatrial.relations.cases.pairwise import names_of, pairwise
-from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.small_models import model_class as of_name
 from seatrial.targets.transformers.worked.pipes import (
@@ -24,6 +23,7 @@ from seatrial.targets.transformers.worked.pipes import (
     letters,
     written_text,
 )
+from seatrial.targets.transformers.worked.plain_decoding import refused
 
 TEXTS = ("hello", "the cat sat", "a")
 LONG = "abcdefghij" * 7
@@ -246,7 +246,7 @@ def _faults(case: Mapping[str, Any], made: Any) -> list[str]:
                 else written_text(pipe(given, **more))
             )
         except (ValueError, NotImplementedError) as error:
-            raise NotServed(f"refused: {error}") from error
+            raise refused(error) from error
         due = _due(case, items, {**case["answers"]}, stops, ends)
     strip = not case["specials"].get("skip_special_tokens", True)
     due = [_unpadded(one, strip) for one in due]

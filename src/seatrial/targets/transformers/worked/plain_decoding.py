@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import between, since
 from seatrial.targets.transformers.family_drawn import draw_by_names_alone
 from seatrial.targets.transformers.small_models import model_class as of_name
 from seatrial.targets.transformers.worked.plain_rules import Place, scored
@@ -35,6 +37,12 @@ KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Bart": ("BartForConditionalGeneration", ENCODING),
 }
 """A class and the options of its configuration, by the name of a kind."""
+
+
+def refused(error: Exception) -> Exception:
+    """Return an error as it is where the release takes all the calls of the tables, and elsewhere as a refusal."""
+    known = between("transformers", "4.57", "5")(None) or since("transformers", "5.24")(None)
+    return error if known else NotServed(f"refused: {error}")
 
 
 @cache
