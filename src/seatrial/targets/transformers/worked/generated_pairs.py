@@ -319,6 +319,7 @@ def _since(case: Mapping[str, Any]) -> str:
     raises = (
         ("encoded" in case["inputs"] and encoder)
         or ("draft" in case and not case["ends"])
+        or (case.get("draft") in ("self", "other") and case["least"])
         or (case["kind"] == "Bart" and case.get("stop") == "strings")
     )
     return "5" if raises else "4.50"
