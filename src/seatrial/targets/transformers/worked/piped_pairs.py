@@ -60,7 +60,7 @@ def _since(case: Mapping[str, Any]) -> str:
     """Return the first release that takes the options of a case, and strings that stop for more than their ids."""
     if case["stop"]:
         return "5.24"
-    return "5" if case["limit"] == "object" and case["where"] == "start" else "4.57"
+    return "5.24" if case["limit"] == "object" and case["where"] == "start" else "4.57"
 
 
 def _talks(given: Any) -> bool:
