@@ -54,6 +54,7 @@ class TransformersTarget(ComponentsTarget):
             family_files,
             generating,
             other_classes,
+            paired,
             piped,
             starts,
         )
@@ -95,6 +96,7 @@ class TransformersTarget(ComponentsTarget):
             other_classes,
             family_files,
             generating,
+            paired,
             piped,
             starts,
             worked_models,

@@ -1,0 +1,21 @@
+"""The worked examples of every pair of options: one adapter for files, texts and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.pairs_files import PAIRED_FILE_ROWS
+
+ROWS: Sequence[Row] = (*PAIRED_FILE_ROWS,)
+
+
+class OfPairs(Worked):
+    """What is saved, read, encoded and masked with every pair of options; see `contracts.worked`."""
+
+    package = "transformers"
+    worked_rows = ROWS
+
+
+ADAPTERS: dict[str, type[Any]] = {"worked-pairs": OfPairs}
