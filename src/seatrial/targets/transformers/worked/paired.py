@@ -7,8 +7,9 @@ from typing import Any
 
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers.worked.pairs_files import PAIRED_FILE_ROWS
+from seatrial.targets.transformers.worked.pairs_texts import PAIRED_TEXT_ROWS
 
-ROWS: Sequence[Row] = (*PAIRED_FILE_ROWS,)
+ROWS: Sequence[Row] = (*PAIRED_FILE_ROWS, *PAIRED_TEXT_ROWS)
 
 
 class OfPairs(Worked):

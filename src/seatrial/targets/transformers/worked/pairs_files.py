@@ -140,7 +140,7 @@ def _options(chosen: Mapping[str, str], kind: Kind, model: Any, path: Any) -> di
         "attention by part": {"attn_implementation": _attention_of_parts(kind)},
         "cpu": {"device_map": "cpu"}, "a map": {"device_map": {"": "cpu"}}, "low memory": {"low_cpu_mem_usage": True},
         "options": {"output_hidden_states": True}, "variant": {"variant": "own"}, "subfolder": {"subfolder": "in/it"},
-        "files of torch": {"use_safetensors": False}, 
+        "files of torch": {"use_safetensors": False},
         "a configuration's folder": {"config": str(path / ("in/it" if chosen["place"] else ""))},
     }  # fmt: skip
     found: dict[str, Any] = {}
