@@ -215,7 +215,7 @@ def _table() -> Iterator[Row]:
         index = {name: OPTIONS[name].index(value) for name, value in chosen.items()}
         # Earlier releases stop marking at an answer whose first token is cut off; see `cut_masks`.
         cut = chosen["output"].startswith("masks") and "left" in chosen["truncation"]
-        first = "5.23" if cut else "4.57"
+        first = "5.23.1" if cut else "4.57"
         name = f"applied: {chosen['chats']}, {names_of({**index, 'chats': 0}, OPTIONS)}"
         yield Row(
             "chats", "transformers:PreTrainedTokenizerBase", name, partial(_applied, chosen), [], since=first
