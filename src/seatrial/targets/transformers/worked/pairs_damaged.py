@@ -51,7 +51,7 @@ def _write(values: Mapping[str, Tensor], path: Path, parts: int) -> None:
     if parts == 1:
         save_file(dict(values), path / "model.safetensors", {"format": "pt"})
         return
-    places = {}
+    places: dict[str, str] = {}
     for part in range(parts):
         file = f"model-{part + 1:05}-of-{parts:05}.safetensors"
         names = sorted(values)[part::parts]
@@ -107,9 +107,11 @@ def _read(chosen: Mapping[str, str], model_base: Any) -> list[str]:
     kinds = {"as bfloat16": torch.bfloat16, "as float64": torch.float64, "": torch.float32}
     dtype = kinds.get(chosen["type"], torch.float32)
     options["dtype"] = "auto" if chosen["type"] == "auto" else dtype
-    options |= {"cpu": {"device_map": "cpu"}, "low memory": {"low_cpu_mem_usage": True}}.get(
-        chosen["device"], {}
-    )
+    devices: Mapping[str, Mapping[str, Any]] = {
+        "cpu": {"device_map": "cpu"},
+        "low memory": {"low_cpu_mem_usage": True},
+    }
+    options |= devices.get(chosen["device"], {})
     options |= {"output_hidden_states": True} if chosen["tables"] else {}
     reader = kind.cls if chosen["read"] == "by its class" else of_name(kind.auto)
     with _default(chosen):

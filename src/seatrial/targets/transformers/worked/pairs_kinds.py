@@ -116,7 +116,8 @@ def _letters(**options: Any) -> Any:
             return self.table.get(token, self.table["[UNK]"])
 
         def _convert_id_to_token(self, index: int) -> str:
-            return LETTERS[index]
+            letter: str = LETTERS[index]
+            return letter
 
         def convert_tokens_to_string(self, tokens: list[str]) -> str:
             return "".join(tokens)

@@ -120,7 +120,8 @@ def _dense(found: Any, rows: int, queries: int, keys: int) -> Tensor:
     """Return whether each query sees each key by the rule of a mask of blocks."""
     sizes = ((rows, 1, 1), (1, queries, 1), (1, 1, keys))
     b, q, k = (torch.arange(max(size)).view(size) for size in sizes)
-    return found.mask_mod(b, torch.zeros_like(b), q, k).expand(rows, queries, keys).bool()
+    seen: Tensor = found.mask_mod(b, torch.zeros_like(b), q, k)
+    return seen.expand(rows, queries, keys).bool()
 
 
 def _masked(kind: str, chosen: Mapping[str, str], maker: Any) -> list[str]:
