@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seatrial.relations.cases.pairwise import names_of, pairwise
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import since
+from seatrial.targets.common.known import KnownFailure, between, since
 from seatrial.targets.common.worked_rows import Row
 from seatrial.targets.transformers.small_models import model_class as of_name
 from seatrial.targets.transformers.worked.pairs_models import (
@@ -26,7 +26,7 @@ from seatrial.targets.transformers.worked.pairs_models import (
     unlike_tensors,
     wide,
 )
-from seatrial.targets.transformers.worked.weights import folder
+from seatrial.targets.transformers.worked.weights import LATER, folder
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "kind": tuple(KINDS),
@@ -364,13 +364,20 @@ def _of_options(
     return wrong
 
 
+STAY_WIDE = KnownFailure(
+    "modules that are to stay wide in float16 are in float32 in every type",
+    finding=LATER,
+    releases=between("transformers", "5", "5.8"),
+)
+
+
 def _rows() -> Iterator[Row]:
     for chosen in cases():
         index = {name: OPTIONS[name].index(value) for name, value in chosen.items()}
         name = f"saved and read: {chosen['kind']}, {names_of({**index, 'kind': 0}, OPTIONS)}"
-        yield Row(
-            "files", "transformers:PreTrainedModel", name, partial(_saved_and_read, chosen), [], since="4.57",
-        )  # fmt: skip
+        known = STAY_WIDE if chosen["kind"] in ("T5", "GPT-OSS") else None
+        call = partial(_saved_and_read, chosen)
+        yield Row("files", "transformers:PreTrainedModel", name, call, [], since="4.57", known=known)
 
 
 # Sources: the documentation of save_pretrained and from_pretrained.
