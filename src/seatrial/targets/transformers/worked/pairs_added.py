@@ -50,7 +50,7 @@ def _fitted(chosen: Mapping[str, str]) -> dict[str, str]:
         found |= dict.fromkeys(("left", "right", "single"), "")
     if found["form"] == "a token" and found["way"] == "added twice":
         found["way"] = "added in a list"  # other flags replace those that are there
-    # In Python no added token at all is kept, and words are told apart by blanks; byte pairs are not cleaned up.
+    # In Python no added token at all is kept, and blanks part words; byte pairs are not cleaned up.
     unfit = ("single", "split") if found["kind"] == "letters in Python" else ("cleaned",)
     found |= dict.fromkeys(unfit, "")
     return found

@@ -165,20 +165,20 @@ def _rows(
     """Return a row, and what overflows of it in rows of their own."""
     if call.truncation in ("", "not cut") or call.length is None:
         return [_framed(call.frame, first, second, ids)]
-    room = call.length - sum(name not in ("A", "B") for name, _ in call.frame)
+    capacity = call.length - sum(name not in ("A", "B") for name, _ in call.frame)
     pair = any(name == "B" for name, _ in call.frame)
     if pair and call.truncation in ("cut", "longest first"):
-        sizes = _kept((len(first), len(second)), room, call.python)
+        sizes = _kept((len(first), len(second)), capacity, call.python)
         cut = [
             (tokens[len(tokens) - size :] if call.left else tokens[:size])
             for tokens, size in zip((first, second), sizes, strict=True)
         ]
         return [_framed(call.frame, cut[0], cut[1], ids)]
     if call.truncation == "only second":
-        parts = _windows(second, room - len(first), call.stride, call.left)
+        parts = _windows(second, capacity - len(first), call.stride, call.left)
         found = [_framed(call.frame, first, one, ids) for one in parts]
     else:
-        parts = _windows(first, room - len(second), call.stride, call.left)
+        parts = _windows(first, capacity - len(second), call.stride, call.left)
         found = [_framed(call.frame, one, second, ids) for one in parts]
     return found if call.overflow else found[:1]
 
@@ -349,9 +349,9 @@ def _unlike(
     return wrong
 
 
-def _of_python(found: Any, ids: Sequence[int], room: int, call: Call, flat: bool) -> list[str]:
+def _of_python(found: Any, ids: Sequence[int], capacity: int, call: Call, flat: bool) -> list[str]:
     """Return where the rest of a text, with the stride before it, is not what is due of a tokenizer in Python."""
-    gone = max(0, len(ids) - room)
+    gone = max(0, len(ids) - capacity)
     due = (
         ([*ids[: gone + call.stride]] if call.left else [*ids[len(ids) - gone - call.stride :]])
         if gone
