@@ -151,7 +151,7 @@ def _default(chosen: Mapping[str, str]) -> Iterator[None]:
 
 
 def _of_begun(read: Any, model: Any, names: set[str], dtype: torch.dtype) -> list[str]:
-    """Return weights that begin again and are of another type or shape, not finite, or unlike those of a fresh model."""
+    """Return weights that begin again and are of another type or shape, not finite, or unlike fresh ones."""
     wrong, right = [], type(model)(model.config).state_dict()
     for name, value in read.state_dict().items():
         if name not in names:
