@@ -44,7 +44,7 @@ from seatrial.targets.transformers.worked.generation import GENERATION_ROWS
 from seatrial.targets.transformers.worked.kept_runs import KEPT_ROWS
 from seatrial.targets.transformers.worked.losses import LOSS_ROWS
 from seatrial.targets.transformers.worked.optimizers import OPTIMIZER_ROWS
-from seatrial.targets.transformers.worked.paired_runs import PAIRED_RUN_ROWS
+from seatrial.targets.transformers.worked.paired import PAIRED_ROWS
 from seatrial.targets.transformers.worked.parts import PART_ROWS
 from seatrial.targets.transformers.worked.predictions import PREDICTION_ROWS
 from seatrial.targets.transformers.worked.repeated import REPEATED_ROWS
@@ -385,7 +385,7 @@ ROWS: Sequence[Row] = (
     *SURROUNDING_ROWS,
     *DEBUGGED_ROWS,
     *UPLOAD_ROWS,
-    *PAIRED_RUN_ROWS,
+    *PAIRED_ROWS,
 )
 
 
