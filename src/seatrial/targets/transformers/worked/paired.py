@@ -1,4 +1,4 @@
-"""Worked examples of pairs of options: of runs of Transformers' trainer, and of its data collators."""
+"""Worked examples of pairs of options: of runs and evaluations of Transformers' trainer, and of its data collators."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from seatrial.targets.transformers.worked.paired_batches import (
     of_tokens,
     with_padding,
 )
+from seatrial.targets.transformers.worked.paired_evaluations import PAIRED_EVALUATION_ROWS
 from seatrial.targets.transformers.worked.paired_runs import PAIRED_RUN_ROWS
 
 LABELS = (None, "label", "labels")
@@ -57,4 +58,4 @@ PAIRED_BATCH_ROWS: Sequence[Row] = tuple(
     Row("batches", f"transformers:{name}", "pairs of options", partial(each, factors, pair), [], since="4.57")
     for name, factors, pair in TABLE
 )
-PAIRED_ROWS: Sequence[Row] = (*PAIRED_RUN_ROWS, *PAIRED_BATCH_ROWS)
+PAIRED_ROWS: Sequence[Row] = (*PAIRED_RUN_ROWS, *PAIRED_EVALUATION_ROWS, *PAIRED_BATCH_ROWS)
