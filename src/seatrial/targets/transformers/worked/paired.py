@@ -22,6 +22,7 @@ from seatrial.targets.transformers.worked.paired_batches import (
     with_padding,
 )
 from seatrial.targets.transformers.worked.paired_evaluations import PAIRED_EVALUATION_ROWS
+from seatrial.targets.transformers.worked.paired_generations import PAIRED_GENERATION_ROWS
 from seatrial.targets.transformers.worked.paired_runs import PAIRED_RUN_ROWS
 
 LABELS = (None, "label", "labels")
@@ -58,4 +59,9 @@ PAIRED_BATCH_ROWS: Sequence[Row] = tuple(
     Row("batches", f"transformers:{name}", "pairs of options", partial(each, factors, pair), [], since="4.57")
     for name, factors, pair in TABLE
 )
-PAIRED_ROWS: Sequence[Row] = (*PAIRED_RUN_ROWS, *PAIRED_EVALUATION_ROWS, *PAIRED_BATCH_ROWS)
+PAIRED_ROWS: Sequence[Row] = (
+    *PAIRED_RUN_ROWS,
+    *PAIRED_EVALUATION_ROWS,
+    *PAIRED_GENERATION_ROWS,
+    *PAIRED_BATCH_ROWS,
+)
