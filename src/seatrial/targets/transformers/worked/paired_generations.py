@@ -56,7 +56,8 @@ class Repeating(nn.Module):
 
         self.scale = nn.Parameter(torch.tensor(0.5))
         self.config = SimpleNamespace(pad_token_id=PAD)
-        self.generation_config = transformers.GenerationConfig(**options)
+        made: Any = transformers.GenerationConfig
+        self.generation_config = made(**options)
         self.given: list[dict[str, Any]] = []
 
     def forward(
@@ -128,6 +129,7 @@ def _generated(options: Options, trainer_class: Any) -> list[str]:
 
     freeze_imports()
     own = options["of the arguments"]
+    made: Any = transformers.GenerationConfig
     args = configuration(
         transformers.Seq2SeqTrainingArguments,
         {
@@ -135,13 +137,19 @@ def _generated(options: Options, trainer_class: Any) -> list[str]:
             "generation_num_beams": options["beams"], "per_device_eval_batch_size": options["batch"],
             "prediction_loss_only": options["loss only"],
             "label_smoothing_factor": SMOOTHING if options["smoothing"] else 0.0,
-            "generation_config": None if own is None else transformers.GenerationConfig(**own),
+            "generation_config": None if own is None else made(**own),
         },
     )  # fmt: skip
-    model, rows, noted = Repeating(options["of the model"]), _rows(options), []
+    model, rows = Repeating(options["of the model"]), _rows(options)
+    noted: list[Any] = []
+
+    def metrics_of(found: Any) -> dict[str, float]:
+        noted.append(found)
+        return {}
+
     trainer = trainer_class(
         model=model, args=args, data_collator=_collate, eval_dataset=rows,
-        compute_metrics=lambda found: noted.append(found) or {},
+        compute_metrics=metrics_of,
     )  # fmt: skip
     if options["tokenizer"]:
         trainer.processing_class = SimpleNamespace(pad_token_id=OF_TOKENIZER)
