@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from seatrial.relations.oracles.schedules import scheduled_rate
-from seatrial.targets.common.known import before
 from seatrial.targets.common.worked_rows import unlike
 from seatrial.targets.transformers.worked.paired_models import (
     NUM_ROWS,
     Again,
+    Case,
+    Seen,
     count_of,
     losses_of,
     make_model,
@@ -27,32 +29,6 @@ from seatrial.targets.transformers.worked.paired_models import (
 )
 
 RATE = 0.05
-
-
-class Case(NamedTuple):
-    """A run: its name, what it is made of, and its options."""
-
-    name: str
-    own: Mapping[str, Any]
-    options: Mapping[str, Any]
-
-
-@dataclass
-class Seen:
-    """What was seen of a run."""
-
-    batches: list[dict[str, Tensor]] = field(default_factory=list)
-    """Micro-batches, in order."""
-    noises: list[Tensor] = field(default_factory=list)
-    """What is added to embeddings."""
-    evaluated: list[dict[str, Tensor]] = field(default_factory=list)
-    """Batches of evaluations, in order."""
-    counts: list[int] = field(default_factory=list)
-    """Numbers of labels that a loss is given."""
-    events: list[str] = field(default_factory=list)
-    borders: list[int] = field(default_factory=list)
-    """Micro-batches at the end of each call of `train`."""
-    handles: list[Any] = field(default_factory=list)
 
 
 def steps_of(case: Case) -> tuple[int, int, int]:
@@ -184,7 +160,7 @@ class Due:
             self._log(step)
         evaluated = False
         if options.get("eval_strategy") == "steps" and step >= options.get("eval_delay", 0):
-            at_end = step == self.total and not before("transformers", "5")(None)
+            at_end = step == self.total and evaluates_last_step()
             evaluated = step % options["eval_steps"] == 0 or at_end
         if evaluated:
             self._evaluate(epoch, step)
@@ -285,6 +261,21 @@ class Due:
         return {"loss": losses / number, "score": sum(scores) / max(1, len(scores))}
 
 
+@cache
+def evaluates_last_step() -> bool:
+    """Return whether the release evaluates at the last step of a run, whatever the steps between evaluations."""
+    import transformers
+    from transformers.trainer_callback import DefaultFlowCallback
+
+    args: Any = SimpleNamespace(
+        logging_first_step=False, logging_strategy="no", eval_strategy=transformers.IntervalStrategy.STEPS,
+        eval_delay=0, save_strategy="no",
+    )  # fmt: skip
+    state: Any = SimpleNamespace(global_step=3, max_steps=3, eval_steps=2, logging_steps=1, save_steps=1)
+    flow: Any = DefaultFlowCallback()
+    return bool(flow.on_step_end(args, state, transformers.TrainerControl()).should_evaluate)
+
+
 SKIPPED = ("runtime", "per_second", "flos", "train_loss", "preparation_time")
 
 
@@ -294,7 +285,8 @@ def differences(case: Case, due: Due, seen: Seen, trainer: Any, found: Any, fold
     history = [one for one in trainer.state.log_history if "train_loss" not in one]
     kinds = [(one["step"], sorted(name for name in one if not any(part in name for part in SKIPPED)))
              for one in history]  # fmt: skip
-    has_norms = case.options["max_grad_norm"] or not before("transformers", "5")(None)
+    # Earlier releases log norms of gradients where they limit them, and no others.
+    has_norms = case.options["max_grad_norm"] or hasattr(trainer, "_get_grad_norm")
     logs = [one if has_norms else {name: value for name, value in one.items() if name != "grad_norm"}
             for one in due.logs]  # fmt: skip
     right = [(one["step"], sorted(one)) for one in logs]

@@ -1,12 +1,13 @@
-"""Models, rows and losses of runs of Transformers' trainer that are computed again in float64."""
+"""Models, rows and losses of runs of Transformers' trainer that are computed again in float64, and what is seen of them."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,32 @@ from torch import Tensor, nn
 VOCABULARY, WIDTH, NUM_ROWS = 16, 8, 7
 LENGTHS = (3, 6, 2, 5, 4, 7, 2, 5, 3)
 SMOOTHING = 0.2
+
+
+class Case(NamedTuple):
+    """A run: its name, what it is made of, and its options."""
+
+    name: str
+    own: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+@dataclass
+class Seen:
+    """What was seen of a run."""
+
+    batches: list[dict[str, Tensor]] = field(default_factory=list)
+    """Micro-batches, in order."""
+    noises: list[Tensor] = field(default_factory=list)
+    """What is added to embeddings."""
+    evaluated: list[dict[str, Tensor]] = field(default_factory=list)
+    """Batches of evaluations, in order."""
+    counts: list[int] = field(default_factory=list)
+    """Numbers of labels that a loss is given."""
+    events: list[str] = field(default_factory=list)
+    borders: list[int] = field(default_factory=list)
+    """Micro-batches at the end of each call of `train`."""
+    handles: list[Any] = field(default_factory=list)
 
 
 def text_rows(number: int = NUM_ROWS, first: int = 0) -> list[dict[str, Any]]:

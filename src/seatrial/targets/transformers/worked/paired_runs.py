@@ -17,9 +17,11 @@ from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.trainers import configuration, freeze_imports, new_folder, resuming
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.worked.paired_due import RATE, Case, Due, Seen, differences, steps_of
+from seatrial.targets.transformers.worked.paired_due import RATE, Due, differences, steps_of
 from seatrial.targets.transformers.worked.paired_models import (
     SMOOTHING,
+    Case,
+    Seen,
     losses_of,
     make_model,
     padded,
