@@ -1,4 +1,4 @@
-"""Models, rows and losses of runs of Transformers' trainer that are computed again in float64, and what is seen of them."""
+"""Models, rows and losses of runs of Transformers' trainer that are computed again in float64."""
 
 from __future__ import annotations
 
