@@ -175,7 +175,7 @@ class Due:
         self.events.append("epoch_end")
         if options.get("logging_strategy") == "epoch":
             self._log(step)
-        evaluated = options.get("eval_strategy") == "epoch"
+        evaluated = options.get("eval_strategy") == "epoch" and self.epoch >= options.get("eval_delay", 0)
         if evaluated:
             self._evaluate(self.epoch, step)
         if options.get("save_strategy") == "epoch" or (

@@ -29,6 +29,7 @@ FACTORS: Mapping[str, Sequence[Any]] = {
         {"max_new_tokens": 4},
         {"num_beams": 2},
         {"top_k": 5, "num_beams": None},
+        {"max_length": None},
     ),
     "of the model": ({}, {"max_length": 12}, {"max_new_tokens": 15, "max_length": 3}),
     "of the arguments": (None, {"max_length": 11, "num_beams": 4}, {"max_length": 2, "max_new_tokens": 9}),

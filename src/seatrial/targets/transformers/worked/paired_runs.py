@@ -84,6 +84,8 @@ FACTORS: Mapping[str, Values] = {
         NO, ("evaluations of 2", {"eval_strategy": "steps", "eval_steps": 2}),
         ("evaluations of epochs at the start", {"eval_strategy": "epoch", "eval_on_start": True}),
         ("late evaluations", {"eval_strategy": "steps", "eval_steps": 1, "eval_delay": 3}),
+        ("evaluations after the run", {"eval_strategy": "steps", "eval_steps": 3, "eval_delay": 100}),
+        ("evaluations after 1.2 epochs", {"eval_strategy": "epoch", "eval_delay": 1.2}),
         ("evaluations of epochs of 2 sets", {"eval_strategy": "epoch", "sets": 2}),
     ),
     "saves": (
