@@ -263,7 +263,7 @@ class Due:
 
 @cache
 def evaluates_last_step() -> bool:
-    """Return whether the release evaluates at the last step of a run, whatever the steps between evaluations."""
+    """Return whether the release evaluates at the last step of a run, regardless of the steps between evaluations."""
     import transformers
     from transformers.trainer_callback import DefaultFlowCallback
 
