@@ -26,6 +26,13 @@ class OfCalls(Worked):
     worked_rows: ClassVar[Sequence[Row]] = rows_of("calls", OF_PROCESSORS)
 
 
+class OfOptions(Worked):
+    """Options, parts and files of every processor; see `options`."""
+
+    package = "transformers"
+    worked_rows: ClassVar[Sequence[Row]] = rows_of("options", OF_PROCESSORS)
+
+
 class OfPlaces(Worked):
     """Places of media, files and names of every processor; see `places`."""
 
@@ -60,6 +67,7 @@ class OfFilmsAndSounds(Worked):
 ADAPTERS: dict[str, type[Any]] = {
     "processors": OfProcessors,
     "processors-calls": OfCalls,
+    "processors-options": OfOptions,
     "processors-places": OfPlaces,
     "processors-chats": OfChats,
     "processors-pictures": OfPictures,

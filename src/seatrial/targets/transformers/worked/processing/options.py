@@ -102,11 +102,12 @@ OTHERWISE: Mapping[str, str] = {
     "AudioFlamingo3Processor": _LENGTHS, "GlmAsrProcessor": _LENGTHS, "ClvpProcessor": _LENGTHS,
     "MoonshineStreamingProcessor": _LENGTHS, "MusicFlamingoProcessor": _LENGTHS, "Qwen2AudioProcessor": _LENGTHS,
     "Nemotron3_5TranscribeProcessor": _LENGTHS, "Qwen2_5OmniProcessor": _LENGTHS, "Qwen3ASRProcessor": _LENGTHS,
-    "Wav2Vec2Processor": _LENGTHS, "WhisperProcessor": f"{_LENGTHS}|{_TOKENIZED}",
+    "Wav2Vec2Processor": _LENGTHS, "WhisperProcessor": f"{_LENGTHS}|{_TOKENIZED}|each way, audio",
     "Qwen3OmniMoeProcessor": f"{_LENGTHS}|part's, video|of the part: video_second_per_grid",
     "SpeechT5Processor": _TOKENIZED, "Speech2TextProcessor": _TOKENIZED,
     "AyaVisionProcessor": _TILES, "InternVLProcessor": _TILES, "PI0Processor": _TILES,
-    "Kosmos2_5Processor": "attention_mask",
+    # Without a number of patches in a call they have that of the processor.
+    "Kosmos2_5Processor": "part's, image", "Pix2StructProcessor": "part's, image",
     # A processor's own defaults come before those of its part.
     "BridgeTowerProcessor": "do_normalize.*of the part",
     # It draws which sounds are longer.
