@@ -14,6 +14,7 @@ from seatrial.targets.transformers.worked.paired_generations import PAIRED_GENER
 from seatrial.targets.transformers.worked.paired_runs import PAIRED_RUN_ROWS
 from seatrial.targets.transformers.worked.pairs_added import PAIRED_ADDED_ROWS
 from seatrial.targets.transformers.worked.pairs_chats import PAIRED_CHAT_ROWS
+from seatrial.targets.transformers.worked.pairs_damaged import PAIRED_DAMAGED_ROWS
 from seatrial.targets.transformers.worked.pairs_files import PAIRED_FILE_ROWS
 from seatrial.targets.transformers.worked.pairs_masks import PAIRED_MASK_ROWS
 from seatrial.targets.transformers.worked.pairs_texts import PAIRED_TEXT_ROWS
@@ -53,7 +54,7 @@ class OfFiles(Worked):
     """What is saved and read with any two options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = PAIRED_FILE_ROWS
+    worked_rows = (*PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS)
 
 
 ADAPTERS: dict[str, type[Any]] = {

@@ -46,11 +46,15 @@ OTHER_OPTIONS: Sequence[Mapping[str, Any]] = (
 
 def _state(processor: Any) -> dict[str, Any]:
     parts = {name: vars(one) for name, one in vars(processor).items() if hasattr(one, "to_dict")}
-    own = {name: one for name, one in vars(processor).items() if isinstance(one, (str, int, float, list, dict))}
+    own = {
+        name: one for name, one in vars(processor).items() if isinstance(one, (str, int, float, list, dict))
+    }
     return {
         "own": own,
         **{
-            name: {key: one for key, one in part.items() if isinstance(one, (str, int, float, list, dict, tuple))}
+            name: {
+                key: one for key, one in part.items() if isinstance(one, (str, int, float, list, dict, tuple))
+            }
             for name, part in parts.items()
         },
     }
@@ -114,9 +118,7 @@ def _forms(made: Any) -> Iterator[str]:
                     found = processor(**copy.deepcopy({**one, key: bare}))
                 except Exception:  # noqa: BLE001  an option that the class does not take
                     continue
-                yield from (
-                    f"{name}, one of {key}:{said}" for said in unlike(_lists(found), _lists(listed))
-                )
+                yield from (f"{name}, one of {key}:{said}" for said in unlike(_lists(found), _lists(listed)))
 
 
 def _lists(found: Any) -> dict[str, Any]:

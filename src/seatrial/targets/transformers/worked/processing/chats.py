@@ -44,9 +44,7 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "
 
 
 def _template(processor: Any) -> str:
-    cases = "".join(
-        f"{{% elif c.type == '{kind}' %}}{processors._mark(processor, kind)}" for kind in MARKS
-    )
+    cases = "".join(f"{{% elif c.type == '{kind}' %}}{processors._mark(processor, kind)}" for kind in MARKS)
     parts = (
         "{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}"
         f"{{% if c.type == 'text' %}}{{{{ c.text }}}}{cases}{{% endif %}}{{% endfor %}}{{% endif %}}"
@@ -118,7 +116,9 @@ def _needs(processor: Any) -> dict[str, Any]:
     return {"padding": True, **joint.NEEDS.get(type(processor).__name__, {})}
 
 
-def _tokens(processor: Any, chats: Any, more: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+def _tokens(
+    processor: Any, chats: Any, more: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
     found = _apply(
         processor, chats, {**_needs(processor), **(more or {})}, tokenize=True, return_dict=True, **options
     )
@@ -137,7 +137,10 @@ def _texts(made: Any) -> Iterator[str]:
         cases: Mapping[str, tuple[Any, Any]] = {
             "one": (_apply(processor, given[0]), due[0]),
             "two": (_apply(processor, given), due),
-            "prompted": (_apply(processor, given, add_generation_prompt=True), [f"{one}assistant:" for one in due]),
+            "prompted": (
+                _apply(processor, given, add_generation_prompt=True),
+                [f"{one}assistant:" for one in due],
+            ),
             "tools": (_apply(processor, given, tools=TOOLS), [f"[f]{one}" for one in due]),
             "a variable": (_apply(processor, given, first="<s>"), [f"<s>{one}" for one in due]),
             "continued": (_apply(processor, given, continue_final_message=True), ends),
@@ -234,7 +237,9 @@ def _answers(made: Any) -> Iterator[str]:
             masks, ids = plain(found["assistant_masks"]), plain(found["input_ids"])
             judged = True
             for mask, row, chat in zip(masks, ids, CHATS[name], strict=True):
-                said = processor.tokenizer.decode([int(one) for one, own in zip(row, mask, strict=True) if own])
+                said = processor.tokenizer.decode(
+                    [int(one) for one, own in zip(row, mask, strict=True) if own]
+                )
                 due = "".join(f"{''.join(parts)};" for role, parts in chat if role == "assistant")
                 if said != due:
                     yield f"{name}, {side}: {said!r}, {due!r} is due"

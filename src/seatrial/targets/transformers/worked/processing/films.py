@@ -92,9 +92,13 @@ def _ways(made: Any) -> Iterator[str]:
     processor = _new(made)
     for name, value in _options(made):
         try:
-            due = dict(_new(made, **{name: value})(_films()[:2], video_metadata=videos._metadata(6, 4)).items())
+            due = dict(
+                _new(made, **{name: value})(_films()[:2], video_metadata=videos._metadata(6, 4)).items()
+            )
             found = dict(
-                processor(_films()[:2], video_metadata=videos._metadata(6, 4), **{name: copy.deepcopy(value)}).items()
+                processor(
+                    _films()[:2], video_metadata=videos._metadata(6, 4), **{name: copy.deepcopy(value)}
+                ).items()
             )
         except Exception:  # noqa: BLE001  a value that the class does not take
             continue

@@ -79,7 +79,9 @@ def new(made: Any, **options: Any) -> Any:
     found = joint._made(made, options)
     for name, value in SMALLER.get(made.__name__, {}).items():
         known = getattr(found.image_processor, name)
-        setattr(found.image_processor, name, value if isinstance(known, (int, dict)) else type(known)(**value))
+        setattr(
+            found.image_processor, name, value if isinstance(known, (int, dict)) else type(known)(**value)
+        )
     return found
 
 

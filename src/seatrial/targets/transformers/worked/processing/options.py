@@ -13,7 +13,11 @@ from seatrial.targets.transformers.worked.processing.inputs import ROWS, argumen
 
 classes = inputs.classes
 KWARGS = {"text": "text_kwargs", "image": "images_kwargs", "video": "videos_kwargs", "audio": "audio_kwargs"}
-PART = {"image": ("image_processor",), "video": ("video_processor",), "audio": ("feature_extractor", "audio_processor")}
+PART = {
+    "image": ("image_processor",),
+    "video": ("video_processor",),
+    "audio": ("feature_extractor", "audio_processor"),
+}
 OPTIONS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "text": ({"add_special_tokens": False}, {"return_token_type_ids": True}, {"padding_side": "left"},
              {"return_special_tokens_mask": True}, {"pad_to_multiple_of": 8}),
@@ -36,7 +40,9 @@ def _ways(made: Any) -> Iterator[str]:
             kept = copy.deepcopy(nested)
             try:
                 given = arguments(processor, rows)
-                padding = {"padding": True} if "padding" not in options else {"text_kwargs": {"padding": True}}
+                padding = (
+                    {"padding": True} if "padding" not in options else {"text_kwargs": {"padding": True}}
+                )
                 due = dict(processor(**copy.deepcopy(given), **padding, **nested).items())
             except Exception:  # noqa: BLE001  an option that the class does not take
                 continue
@@ -47,7 +53,9 @@ def _ways(made: Any) -> Iterator[str]:
                 continue
             if name != "audio" or list(unlike(flat, base)):  # feature extractors do not declare every option
                 yield from (f"{name} {dict(options)}, flat:{one}" for one in list(unlike(flat, due))[:1])
-            part = next((getattr(processor, one) for one in PART.get(name, ()) if hasattr(processor, one)), None)
+            part = next(
+                (getattr(processor, one) for one in PART.get(name, ()) if hasattr(processor, one)), None
+            )
             if part is None or not all(hasattr(part, one) for one in options):
                 continue
             with mock.patch.multiple(part, **options):
@@ -69,7 +77,9 @@ def _parts(made: Any) -> Iterator[str]:
             more = dict(options)
             try:
                 whole = processor(
-                    **arguments(processor, ROWS[name]), text_kwargs={"padding": True}, **{KWARGS[name]: dict(more)}
+                    **arguments(processor, ROWS[name]),
+                    text_kwargs={"padding": True},
+                    **{KWARGS[name]: dict(more)},
                 )
                 if name == "video":
                     more["video_metadata"] = arguments(processor, ROWS[name])["video_metadata"]

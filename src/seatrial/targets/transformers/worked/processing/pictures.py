@@ -83,7 +83,11 @@ def _again(made: Any) -> Iterator[str]:
         kept_tensors = copy.deepcopy(tensors)
         _call(processor, tensors)
         yield from (f"tensors{one}" for one in unlike(tensors, kept_tensors))
-    for options in ({"do_normalize": False, "do_rescale": False}, {"do_resize": False}, {"return_tensors": "pt"}):
+    for options in (
+        {"do_normalize": False, "do_rescale": False},
+        {"do_resize": False},
+        {"return_tensors": "pt"},
+    ):
         try:
             _call(processor, images, **options)
         except Exception:  # noqa: BLE001  an option that the class does not take
@@ -259,7 +263,9 @@ def _backends(made: Any) -> Iterator[str]:
     from PIL import Image
 
     name = made.__name__
-    other = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name.removesuffix("Fast"), None)
+    other = getattr(transformers, f"{name}Pil", None) or getattr(
+        transformers, name.removesuffix("Fast"), None
+    )
     if other in (None, made) or not _of_tensors(made):
         raise NotServed("one backend")
     sizes = ((53, 37), (31, 60), (200, 24), (40, 40), (120, 130))
@@ -272,7 +278,11 @@ def _backends(made: Any) -> Iterator[str]:
             f"{[sizes[place] for place in picked]}:{said}"
             for said in list(unlike(_call(one, own), _call(two, own)))[:1]
         )
-    for options in ({"do_resize": False}, {"do_normalize": False}, {"do_rescale": False, "do_normalize": False}):
+    for options in (
+        {"do_resize": False},
+        {"do_normalize": False},
+        {"do_rescale": False, "do_normalize": False},
+    ):
         try:
             pair = _call(one, images[:1], **options), _call(two, images[:1], **options)
         except Exception:  # noqa: BLE001  a value that a class does not take
@@ -298,7 +308,11 @@ def _counts(made: Any) -> Iterator[str]:
             if said != num:
                 yield f"{(width, height)}: {num} patches, {said} is said"
             continue
-        num = len(first) if np.ndim(first) >= 4 or "num_crops" in found or "num_patches" in found else len(values)
+        num = (
+            len(first)
+            if np.ndim(first) >= 4 or "num_crops" in found or "num_patches" in found
+            else len(values)
+        )
         if said != num:
             yield f"{(width, height)}: {num} patches, {said} is said"
 

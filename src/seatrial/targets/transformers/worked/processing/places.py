@@ -34,7 +34,9 @@ def _places(made: Any) -> Iterator[str]:
         found = called(processor, ROWS[name], padding=True)
         ids = [list(row) for row in plain(found["input_ids"])] if "input_ids" in found else []
         try:
-            types = called(processor, ROWS[name], padding=True, return_mm_token_type_ids=True).get("mm_token_type_ids")
+            types = called(processor, ROWS[name], padding=True, return_mm_token_type_ids=True).get(
+                "mm_token_type_ids"
+            )
         except Exception:  # noqa: BLE001  an option that the class does not take
             types = None
         for own, row in zip(plain(types) if types is not None else (), ids, strict=False):
@@ -64,7 +66,10 @@ def _places(made: Any) -> Iterator[str]:
         if "image_grid_thw" in found:
             judged = True
             grids = [int(one.prod()) for one in np.asarray(plain(found["image_grid_thw"]))]
-            if said.get("num_image_patches") and list(said["num_image_patches"]) not in (grids, [1] * len(grids)):
+            if said.get("num_image_patches") and list(said["num_image_patches"]) not in (
+                grids,
+                [1] * len(grids),
+            ):
                 yield f"{name}: patches {grids}, {said['num_image_patches']} are said"
             merge = getattr(processor.image_processor, "merge_size", 1)
             if count != sum(one // merge**2 for one in grids):
@@ -119,7 +124,10 @@ def _saved(made: Any) -> Iterator[str]:
     with mock.patch.object(made, "check_argument_for_proper_class", lambda self, name, one: type(one)):
         read = made.from_pretrained(folder)
     yield from (f"said{one}" for one in unlike(_said(read), _said(processor)))
-    if "chat_template" in inspect.signature(made.__init__).parameters and read.chat_template != "{{ messages }}":
+    if (
+        "chat_template" in inspect.signature(made.__init__).parameters
+        and read.chat_template != "{{ messages }}"
+    ):
         yield f"template {read.chat_template}"
     for name in served(made):
         due = called(processor, ROWS[name], padding=True)
@@ -127,7 +135,9 @@ def _saved(made: Any) -> Iterator[str]:
 
 
 def _said(processor: Any) -> dict[str, Any]:
-    found = {name: one for name, one in processor.to_dict().items() if name not in ("tokenizer", "chat_template")}
+    found = {
+        name: one for name, one in processor.to_dict().items() if name not in ("tokenizer", "chat_template")
+    }
     return {name: one for name, one in found.items() if "token" not in name or isinstance(one, (int, str))}
 
 

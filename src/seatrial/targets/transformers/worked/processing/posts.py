@@ -52,9 +52,7 @@ def _method(made: Any, name: str) -> Callable[..., Any]:
     return found
 
 
-def _unlike_rows(
-    call: Callable[..., Any], outputs: Outputs, sizes: Any, **options: Any
-) -> Iterator[str]:
+def _unlike_rows(call: Callable[..., Any], outputs: Outputs, sizes: Any, **options: Any) -> Iterator[str]:
     """Yield where what is made of two rows is not what is made of each, and what the call changes."""
     kept = copy.deepcopy(outputs)
     found = call(outputs, target_sizes=sizes, **options)
@@ -73,7 +71,9 @@ def _semantic(made: Any) -> Iterator[str]:
     labels, masks = _drawn(1, 2, 7, 6), _drawn(2, 2, 7, 6, 8)
     logits = 2 * _drawn(0, 2, 5, 6, 8)
     if of_queries:
-        outputs = Outputs(class_queries_logits=labels, masks_queries_logits=masks, logits=labels, pred_masks=masks)
+        outputs = Outputs(
+            class_queries_logits=labels, masks_queries_logits=masks, logits=labels, pred_masks=masks
+        )
     else:
         outputs = Outputs(logits=logits)
     wide = nnf.interpolate(masks, size=(384, 384), mode="bilinear", align_corners=False)
@@ -229,7 +229,9 @@ def _segmented(name: str, made: Any) -> Iterator[str]:
             for number, found in enumerate(fused):
                 yield from _unlike_segments(found, number, labels, f"row {number}, fused {labels}")
     if "return_binary_maps" in takes:
-        for number, found in enumerate(call(copy.deepcopy(outputs), target_sizes=small, return_binary_maps=True)):
+        for number, found in enumerate(
+            call(copy.deepcopy(outputs), target_sizes=small, return_binary_maps=True)
+        ):
             maps = torch.as_tensor(plain(found["segmentation"]))
             due = []
             for first, last, _ in COLUMNS[number]:
@@ -252,7 +254,9 @@ def _depths(made: Any) -> Iterator[str]:
             due = outputs.predicted_depth[number]
             if sizes is not None:
                 mode = "bilinear" if made.__name__.removesuffix("Fast") in BILINEAR else "bicubic"
-                due = nnf.interpolate(due[None, None], size=sizes[number], mode=mode, align_corners=False)[0, 0]
+                due = nnf.interpolate(due[None, None], size=sizes[number], mode=mode, align_corners=False)[
+                    0, 0
+                ]
             yield from (f"row {number}, {sizes}:{said}" for said in unlike(one["predicted_depth"], due))
         yield from _unlike_rows(call, outputs, sizes, **more)
 
@@ -301,7 +305,11 @@ def _matched(made: Any) -> Iterator[str]:
                 due: list[list[list[float]]] = [[], [], []]
                 for point in range(5):
                     match, score = int(matches[number, 0, point]), float(scores[number, 0, point])
-                    if not mask[number, 0, point] or not -1 < match < mask[number, 1].sum() or not score > threshold:
+                    if (
+                        not mask[number, 0, point]
+                        or not -1 < match < mask[number, 1].sum()
+                        or not score > threshold
+                    ):
                         continue
                     for side, at in enumerate((point, match)):
                         high, wide = PAIRS[number][side]

@@ -79,7 +79,11 @@ def judged(name: str, only: str = "", of_class: str = "") -> dict[str, dict[str,
                 start = time.process_time()
                 said = _judged(call, made)
                 if "wrong" in said:
-                    said = {"wrong": [one for one in said["wrong"] if not _by_design(table, kind, f"{law}, {one}")][:3]}
+                    said = {
+                        "wrong": [
+                            one for one in said["wrong"] if not _by_design(table, kind, f"{law}, {one}")
+                        ][:3]
+                    }
                 found[law][kind] = {**said, "seconds": round(time.process_time() - start, 2)}
     return found
 
@@ -105,7 +109,9 @@ def _wrong(name: str, law: str, function: Any) -> list[str]:
     table = importlib.import_module(f"{__package__}.{name}")
     spans = getattr(table, "RELEASES", RELEASES)
     if not any(between("transformers", *span)(None) for span in spans):
-        raise NotServed(f"what classes do otherwise is known of {spans}, and not of {release('transformers')}")
+        raise NotServed(
+            f"what classes do otherwise is known of {spans}, and not of {release('transformers')}"
+        )
     found = _found(name)[law]
     served = {kind: one["wrong"] for kind, one in found.items() if "wrong" in one}
     if not served:

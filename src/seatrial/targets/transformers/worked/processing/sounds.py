@@ -42,7 +42,12 @@ def _call(extractor: Any, given: Any, **options: Any) -> dict[str, Any]:
     kind: Any = type(extractor)
     rate = _rate(kind)
     form = "pt" if type(extractor).__name__ in TENSORS_ALONE else "np"
-    own = {"padding": True, "return_tensors": form, **({} if rate is None else {"sampling_rate": rate}), **options}
+    own = {
+        "padding": True,
+        "return_tensors": form,
+        **({} if rate is None else {"sampling_rate": rate}),
+        **options,
+    }
     takes = inspect.signature(type(extractor).__call__).parameters
     if "padding" not in takes and "kwargs" not in takes:
         own.pop("padding")
@@ -130,7 +135,10 @@ def _said(extractor: Any) -> dict[str, Any]:
 def _forms(made: Any) -> Iterator[str]:
     extractor = made()
     due = _call(extractor, _sounds())
-    for name, form in (("lists", lambda one: [float(x) for x in one]), ("double", lambda one: one.astype(np.float64))):
+    for name, form in (
+        ("lists", lambda one: [float(x) for x in one]),
+        ("double", lambda one: one.astype(np.float64)),
+    ):
         try:
             found = _call(extractor, [form(one) for one in _sounds()])
         except Exception:  # noqa: BLE001  a form that the class does not take

@@ -10,7 +10,15 @@ from seatrial.targets.transformers.worked.processing.compare import unlike_rows
 from seatrial.targets.transformers.worked.processing.inputs import ROWS, called, new, served
 
 classes = inputs.classes
-SEVERAL = ("images", "an image and none", "none and images", "sounds", "films", "image and video", "image and audio")
+SEVERAL = (
+    "images",
+    "an image and none",
+    "none and images",
+    "sounds",
+    "films",
+    "image and video",
+    "image and audio",
+)
 
 
 def _rows(names: tuple[str, ...], side: str, made: Any) -> Iterator[str]:
