@@ -336,9 +336,9 @@ def _row(
     since: str = "4.57",
     place: str = PLACE,
     wrong: str = "",
-    mended: str = "5.23",
+    fixed_in: str = "5.23",
 ) -> Row:
-    known = KnownFailure(wrong, FINDING, before("transformers", mended)) if wrong else None
+    known = KnownFailure(wrong, FINDING, before("transformers", fixed_in)) if wrong else None
     return Row("options", f"{place}:{name}", what, call, right, since=since, known=known)
 
 
@@ -391,7 +391,7 @@ SETTING_ROWS: Sequence[Row] = (
         place=WATERMARKS, wrong="pairs that repeat are counted, and the probability is another",
     ),
     _row("WatermarkDetector", "rows of which one begins with the start", _mixed_starts, Refused("inconsistent"),
-         place=WATERMARKS, wrong="such rows are taken", mended="5.20"),
+         place=WATERMARKS, wrong="such rows are taken", fixed_in="5.20"),
     _row("SynthIDTextWatermarkLogitsProcessor", "a tournament", _tournament, [[], [True, True, False, True]],
          place=SCORES),
     _row("SynthIDTextWatermarkLogitsProcessor", "masks and values", _synth_masks,
