@@ -12,6 +12,8 @@ OURS = ("refrl", "seatrial", "tests")
 """What the server that has imported the stack is asked for."""
 FORK_SERVER = "from multiprocessing.forkserver import main; main("
 """How the program begins by which multiprocessing starts a fork server, which imports what we have imported."""
+WORKER = "import sys;exec(eval(sys.stdin.readline()))"
+"""The program by which pytest-xdist (execnet) starts a process that runs tests."""
 SAFE_PATH = "-P"
 """Nothing is imported from the current folder."""
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -53,14 +55,14 @@ def main(python: str, address: str, modules: str, *words: str) -> int:
 
 def split(words: tuple[str, ...], modules: tuple[str, ...] = OURS) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return `-P`, if it is given, and what is asked for: one of the modules and its words, or `-c` and the program of
-    a fork server; nothing for anything else."""
+    a fork server or of a process that runs tests; nothing for anything else."""
     options = words[: words[:1] == (SAFE_PATH,)]
     rest = words[len(options) :]
     if rest[:1] and rest[0].startswith("-m") and rest[0] != "-m":
         rest = ("-m", rest[0].removeprefix("-m"), *rest[1:])
     if rest[:1] == ("-m",) and rest[1].partition(".")[0] in modules:
         return options, rest[1:]
-    if "-c" in words and words[-1].startswith(FORK_SERVER):
+    if "-c" in words and (words[-1].startswith(FORK_SERVER) or words == ("-c", WORKER)):
         return (), words[-2:]
     return (), ()
 

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 import warnings
 from importlib.machinery import PathFinder
 from multiprocessing import forkserver
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.forked.activation import PYTEST_PYTHON
+from tests.forked.client import WORKER
 
 from seatrial.files import write_whole
 
@@ -204,7 +206,7 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     sys.path[:] = [*own, *places, *PATH]
     module, *words = request["words"]
     if _asks_python_itself(module):
-        os.execv(PYTHON, [PYTHON, *options, "-m", module, *words])
+        os.execv(PYTHON, [PYTHON, *options, *(() if module == "-c" else ("-m",)), module, *words])
     if module == "pytest":
         _forget(*OURS, "tests")
     elif module.startswith("seatrial.faults."):
@@ -217,7 +219,9 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     status: Any = 1
     try:
         _customize(places)
-        if module == "-c":
+        if words == [WORKER]:
+            _run_tests()
+        elif module == "-c":
             _serve_forks(words[0])
         else:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -241,6 +245,19 @@ def _serve_forks(program: str) -> None:
     assert isinstance(call, ast.Call)
     (more,) = call.keywords
     forkserver.main(*map(ast.literal_eval, call.args), **ast.literal_eval(more.value))
+
+
+def _run_tests() -> None:
+    """Be the process of pytest-xdist that its program makes of a plain Python, which is asked for what a test starts.
+
+    Files of tests, and those beside them, are not imported yet, so that pytest can rewrite their assertions.
+    """
+    _forget("tests")
+    sys.executable = PYTHON
+    multiprocessing.set_executable(PYTHON)
+    sys.argv = ["-c"]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(WORKER, vars(main))  # noqa: S102  it reads the rest from whoever asked
 
 
 def _place(files: list[int], numbers: list[int]) -> None:
