@@ -133,7 +133,8 @@ def test_a_process_that_runs_tests_has_the_stack_imported_and_none_of_the_tests(
     asked = (
         "import sys; from multiprocessing import spawn;"
         "print(sys.executable, spawn.get_executable().decode(), sys.argv, __name__,"
-        "'refrl.training.grpo' in sys.modules, [name for name in sys.modules if name.partition('.')[0] in ('tests', 'pytest', '_pytest')])\n"
+        "'refrl.training.grpo' in sys.modules,"
+        "[name for name in sys.modules if name.partition('.')[0] in ('tests', 'pytest', '_pytest')])\n"
     )
     ended = subprocess.run(
         [str(Path(os.environ["TMPDIR"]) / TESTS_PYTHON), "-u", "-c", client.WORKER],
