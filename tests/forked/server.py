@@ -9,7 +9,7 @@ import contextlib
 import gc
 import importlib
 import importlib.util
-import json
+import marshal
 import multiprocessing
 import os
 import random
@@ -23,6 +23,7 @@ import time
 import traceback
 import types
 import warnings
+import weakref
 from importlib.machinery import PathFinder
 from multiprocessing import forkserver
 from pathlib import Path
@@ -133,7 +134,7 @@ class Server:
         elif not (child := os.fork()):
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os._exit(_run(json.loads(text), files))
+            os._exit(_run(marshal.loads(text), files))
         for file in files:
             os.close(file)
         if child:
@@ -178,6 +179,9 @@ def _import_stack() -> None:
             with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
                 importlib.import_module(name)
         _make_tables()
+    # PyTorch would take each of its operators out of its tables when a child ends, on pages to be copied for that.
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False
 
 
 def _make_tables() -> None:
