@@ -29,7 +29,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from tests.forked.activation import PYTEST_PYTHON
+from tests.forked.activation import PYTEST_PYTHON, TESTS_PYTHON
 from tests.forked.client import WORKER
 
 from seatrial.files import write_whole
@@ -68,13 +68,14 @@ NUM_LOOKS, LOOK_SECONDS = 5, 0.1
 
 
 def main(number: str, python: str) -> None:
-    """Serve on a socket that listens; children with the stack start others by this python."""
+    """Serve on a socket that listens; children with the stack start others by this python, but those that run tests."""
     gc.disable()
     if Path(python).name == PYTEST_PYTHON:
         _import_pytest()
     else:
-        sys.executable = python
-        multiprocessing.set_executable(python)
+        if Path(python).name != TESTS_PYTHON:
+            sys.executable = python
+            multiprocessing.set_executable(python)
         _import_stack()
     gc.freeze()
     gc.enable()
@@ -257,8 +258,6 @@ def _run_tests() -> None:
     Files of tests, and those beside them, are not imported yet, so that pytest can rewrite their assertions.
     """
     _forget("tests")
-    sys.executable = PYTHON
-    multiprocessing.set_executable(PYTHON)
     sys.argv = ["-c"]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     exec(WORKER, vars(main))  # noqa: S102  it reads the rest from whoever asked

@@ -131,8 +131,8 @@ def test_a_fork_server_of_multiprocessing_has_the_stack_imported() -> None:
 def test_a_process_that_runs_tests_has_the_stack_imported_and_none_of_the_tests() -> None:
     """It starts others by Python itself."""
     asked = (
-        "import sys; from multiprocessing import spawn;"
-        "print(sys.executable, spawn.get_executable().decode(), sys.argv, __name__,"
+        "import sys; from multiprocessing import spawn; from refrl.runtime import launcher;"
+        "print(sys.executable, spawn.get_executable().decode(), launcher.COMMAND[0], sys.argv, __name__,"
         "'refrl.training.grpo' in sys.modules,"
         "[name for name in sys.modules if name.partition('.')[0] in ('tests', 'pytest', '_pytest')])\n"
     )
@@ -143,7 +143,7 @@ def test_a_process_that_runs_tests_has_the_stack_imported_and_none_of_the_tests(
         text=True,
         check=True,
     )
-    assert ended.stdout == f"{server.PYTHON} {server.PYTHON} ['-c'] __main__ True []\n"
+    assert ended.stdout == f"{server.PYTHON} {server.PYTHON} {server.PYTHON} ['-c'] __main__ True []\n"
 
 
 @pytest.mark.parametrize(("variables", "forked"), [({}, True), ({"PYTHONHASHSEED": "3"}, False)])
