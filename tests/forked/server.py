@@ -6,6 +6,7 @@ It ends with its standard input.
 import ast
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -61,6 +62,8 @@ AT_START = {name: value for name, value in os.environ.items() if name.startswith
 """What Python has read already."""
 PATH = [place for place in sys.path[1:] if place not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 """Where every Python of this environment looks."""
+MADV_COLLAPSE = 25
+"""Of `madvise`, in Linux's `mman.h`."""
 FIRST_FREE = 512
 """Number above those of the files that a command inherits, and of the server's own."""
 NUM_LOOKS, LOOK_SECONDS = 5, 0.1
@@ -79,6 +82,8 @@ def main(number: str, python: str) -> None:
         _import_stack()
     gc.freeze()
     gc.enable()
+    if sys.platform == "linux":
+        _use_large_pages()
     assert threading.active_count() == 1, "a thread does not live on in a child"
     with socket.socket(fileno=int(number)) as listening:
         Server(listening).serve()
@@ -196,6 +201,16 @@ def _make_tables() -> None:
 
     conversion_mapping.get_checkpoint_conversion_mapping("qwen3")
     own_relations()
+
+
+def _use_large_pages() -> None:
+    """Have Linux (6.1) move memory into pages of 2 MB: a fork copies a shorter table. An older one does nothing."""
+    libc = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        place, rights, _, _, file, *_ = line.split()
+        if rights == "rw-p" and file == "0":
+            begin, end = (int(number, 16) for number in place.split("-"))
+            libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), MADV_COLLAPSE)
 
 
 def _run(request: dict[str, Any], files: list[int]) -> int:
