@@ -93,7 +93,8 @@ def _own_temporary_files(config: pytest.Config) -> None:
 
 def _fork_workers(config: pytest.Config) -> None:
     """Have the processes that run tests start with the stack imported, unless something watches what they import."""
-    if not (config.getoption("cov_source", None) or config.getoption("affected", None)):
+    watched = ("cov_source", "affected", "affected_explain", "affected_audit")
+    if not any(config.getoption(name, None) for name in watched):
         python = Path(os.environ["TMPDIR"]) / TESTS_PYTHON
         config.option.tx = [f"popen//python={python}"] * len(config.option.tx)
 
