@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.forked.activation import PYTEST_PYTHON, PYTHON, Activation
+from tests.forked.activation import PYTEST_PYTHON, PYTHON, TESTS_PYTHON, Activation
 from tests.left_out import LeftOut, is_nightly
 from tests.peers.making import PEERS, MakingError, environment
 
@@ -73,8 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Deadline(config))
         _own_temporary_files(config)
-        if config.getoption("numprocesses", None) and not is_nightly(config):
-            config.pluginmanager.register(Making(), "making")
+        if config.getoption("numprocesses", None):
+            _fork_workers(config)
+            if not is_nightly(config):
+                config.pluginmanager.register(Making(), "making")
     multiprocessing.set_executable(_forked_python())
 
 
@@ -85,8 +87,16 @@ def _own_temporary_files(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="t-", ignore_cleanup_errors=True)
     os.environ["TMPDIR"] = folder.name
     config.add_cleanup(folder.cleanup)
-    for name in (PYTHON, PYTEST_PYTHON):
+    for name in (PYTHON, PYTEST_PYTHON, TESTS_PYTHON):
         config.add_cleanup(Activation(Path(folder.name), name).close)
+
+
+def _fork_workers(config: pytest.Config) -> None:
+    """Have the processes that run tests start with the stack imported, unless something watches what they import."""
+    watched = ("cov_source", "affected", "affected_explain", "affected_audit")
+    if not any(config.getoption(name, None) for name in watched):
+        python = Path(os.environ["TMPDIR"]) / TESTS_PYTHON
+        config.option.tx = [f"popen//python={python}"] * len(config.option.tx)
 
 
 class Making:

@@ -6,8 +6,9 @@ and has computed nothing. Files, folder, environment, words, signals and exit st
 servers of multiprocessing, which import the same, start so too. Whatever else that python is asked for, and a module of
 ours that is imported from another place, Python itself does.
 
-A second server has imported pytest and nothing else, for tests that run a session of it in a project of their own.
-Forked sessions of one run share the seed of hashes; those that Python itself starts have their own.
+A second server has imported pytest and nothing else, for tests that run a session of it in a project of their own. A
+third one has imported the stack and forks the processes of pytest-xdist that run our tests. What a server forks shares
+the seed of hashes; a test and what it starts have different ones, as what Python itself starts has.
 
 One server of each kind serves a whole run of pytest, from the first process on that asks it (`activation.py`).
 """

@@ -16,6 +16,8 @@ PYTHON = "python"
 """Name in the folder of what stands in for Python, with the stack imported."""
 PYTEST_PYTHON = "python-pytest"
 """The same, with pytest imported and nothing else."""
+TESTS_PYTHON = "python-tests"
+"""As PYTHON, for the processes that run tests: their hashes have another seed than those of what they start."""
 SERVER = "tests.forked.server"
 
 
@@ -27,7 +29,7 @@ class Activation:
 
         Args:
             folder: of what stands in for Python, and of its socket.
-            name: of what stands in for Python: PYTHON or PYTEST_PYTHON.
+            name: of what stands in for Python: PYTHON, PYTEST_PYTHON or TESTS_PYTHON.
         """
         self._python, self._script = sys.executable, folder / name
         address = folder / f"s{len(name)}"

@@ -1,20 +1,24 @@
 """What stands in for Python (see `tests.forked`): `client.py PYTHON ADDRESS MODULES WORDS`, run isolated and without
 `site`; MODULES are those that the server may be asked for."""
 
-import json
+import _signal
+import _socket
+import array
+import marshal
 import os
-import signal
-import socket
 import sys
 from types import FrameType
 
+# In C: the modules around `_signal` and `_socket`, and json, would take more time than all else here.
 OURS = ("refrl", "seatrial", "tests")
 """What the server that has imported the stack is asked for."""
 FORK_SERVER = "from multiprocessing.forkserver import main; main("
 """How the program begins by which multiprocessing starts a fork server, which imports what we have imported."""
+WORKER = "import sys;exec(eval(sys.stdin.readline()))"
+"""The program by which pytest-xdist (execnet) starts a process that runs tests."""
 SAFE_PATH = "-P"
 """Nothing is imported from the current folder."""
-HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+HANDED_ON = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGUSR2)
 
 
 def main(python: str, address: str, modules: str, *words: str) -> int:
@@ -25,42 +29,43 @@ def main(python: str, address: str, modules: str, *words: str) -> int:
     if not asked_for:
         os.execv(python, [python, *words])
     files = _inherited()
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.connect(address)
+    asked = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    asked.connect(address)
 
-        def hand_on(number: int, _: FrameType | None) -> None:
-            asked.sendall(bytes([number]))
+    def hand_on(number: int, _: FrameType | None) -> None:
+        asked.sendall(bytes([number]))
 
-        for number in HANDED_ON:
-            signal.signal(number, hand_on)
-        request = {
-            "words": asked_for,
-            "options": options,
-            "environment": dict(os.environ),
-            "folder": os.getcwd(),  # noqa: PTH109  pathlib takes as long to import as the rest
-            "files": files,
-        }
-        message = json.dumps(request).encode()
-        socket.send_fds(asked, [len(message).to_bytes(4, "big")], files)
-        asked.sendall(message)
-        status = int(asked.recv(16) or b"1")
+    for number in HANDED_ON:
+        _signal.signal(number, hand_on)
+    request = {
+        "words": asked_for,
+        "options": options,
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),  # noqa: PTH109  pathlib takes as long to import as the rest
+        "files": files,
+    }
+    message = marshal.dumps(request)
+    numbers = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", files))]
+    asked.sendmsg([len(message).to_bytes(4, "big")], numbers)
+    asked.sendall(message)
+    status = int(asked.recv(16) or b"1")
     if status < 0:
-        if -status != signal.SIGKILL:
-            signal.signal(-status, signal.SIG_DFL)
+        if -status != _signal.SIGKILL:
+            _signal.signal(-status, _signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     return status
 
 
 def split(words: tuple[str, ...], modules: tuple[str, ...] = OURS) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return `-P`, if it is given, and what is asked for: one of the modules and its words, or `-c` and the program of
-    a fork server; nothing for anything else."""
+    a fork server or of a process that runs tests; nothing for anything else."""
     options = words[: words[:1] == (SAFE_PATH,)]
     rest = words[len(options) :]
     if rest[:1] and rest[0].startswith("-m") and rest[0] != "-m":
         rest = ("-m", rest[0].removeprefix("-m"), *rest[1:])
     if rest[:1] == ("-m",) and rest[1].partition(".")[0] in modules:
         return options, rest[1:]
-    if "-c" in words and words[-1].startswith(FORK_SERVER):
+    if "-c" in words and (words[-1].startswith(FORK_SERVER) or words == ("-c", WORKER)):
         return (), words[-2:]
     return (), ()
 

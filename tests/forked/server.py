@@ -6,10 +6,11 @@ It ends with its standard input.
 import ast
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.util
-import json
+import marshal
 import multiprocessing
 import os
 import random
@@ -21,13 +22,16 @@ import sys
 import threading
 import time
 import traceback
+import types
 import warnings
+import weakref
 from importlib.machinery import PathFinder
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from tests.forked.activation import PYTEST_PYTHON
+from tests.forked.activation import PYTEST_PYTHON, TESTS_PYTHON
+from tests.forked.client import WORKER
 
 from seatrial.files import write_whole
 
@@ -58,6 +62,8 @@ AT_START = {name: value for name, value in os.environ.items() if name.startswith
 """What Python has read already."""
 PATH = [place for place in sys.path[1:] if place not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 """Where every Python of this environment looks."""
+MADV_COLLAPSE = 25
+"""Of `madvise`, in Linux's `mman.h`."""
 FIRST_FREE = 512
 """Number above those of the files that a command inherits, and of the server's own."""
 NUM_LOOKS, LOOK_SECONDS = 5, 0.1
@@ -65,16 +71,19 @@ NUM_LOOKS, LOOK_SECONDS = 5, 0.1
 
 
 def main(number: str, python: str) -> None:
-    """Serve on a socket that listens; children with the stack start others by this python."""
+    """Serve on a socket that listens; children with the stack start others by this python, but those that run tests."""
     gc.disable()
     if Path(python).name == PYTEST_PYTHON:
         _import_pytest()
     else:
-        sys.executable = python
-        multiprocessing.set_executable(python)
+        if Path(python).name != TESTS_PYTHON:
+            sys.executable = python
+            multiprocessing.set_executable(python)
         _import_stack()
     gc.freeze()
     gc.enable()
+    if sys.platform == "linux":
+        _use_large_pages()
     assert threading.active_count() == 1, "a thread does not live on in a child"
     with socket.socket(fileno=int(number)) as listening:
         Server(listening).serve()
@@ -131,7 +140,7 @@ class Server:
         elif not (child := os.fork()):
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os._exit(_run(json.loads(text), files))
+            os._exit(_run(marshal.loads(text), files))
         for file in files:
             os.close(file)
         if child:
@@ -176,6 +185,9 @@ def _import_stack() -> None:
             with contextlib.suppress(ModuleNotFoundError):  # of what need not be installed
                 importlib.import_module(name)
         _make_tables()
+    # PyTorch would take each of its operators out of its tables when a child ends, on pages to be copied for that.
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False
 
 
 def _make_tables() -> None:
@@ -191,6 +203,16 @@ def _make_tables() -> None:
     own_relations()
 
 
+def _use_large_pages() -> None:
+    """Have Linux (6.1) move memory into pages of 2 MB: a fork copies a shorter table. An older one does nothing."""
+    libc = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        place, rights, _, _, file, *_ = line.split()
+        if rights == "rw-p" and file == "0":
+            begin, end = (int(number, 16) for number in place.split("-"))
+            libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), MADV_COLLAPSE)
+
+
 def _run(request: dict[str, Any], files: list[int]) -> int:
     """Return the exit status of `python -m MODULE WORDS`, or of `python -c PROGRAM`."""
     os.setsid()
@@ -204,7 +226,7 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     sys.path[:] = [*own, *places, *PATH]
     module, *words = request["words"]
     if _asks_python_itself(module):
-        os.execv(PYTHON, [PYTHON, *options, "-m", module, *words])
+        os.execv(PYTHON, [PYTHON, *options, *(() if module == "-c" else ("-m",)), module, *words])
     if module == "pytest":
         _forget(*OURS, "tests")
     elif module.startswith("seatrial.faults."):
@@ -217,7 +239,9 @@ def _run(request: dict[str, Any], files: list[int]) -> int:
     status: Any = 1
     try:
         _customize(places)
-        if module == "-c":
+        if words == [WORKER]:
+            _run_tests()
+        elif module == "-c":
             _serve_forks(words[0])
         else:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -241,6 +265,17 @@ def _serve_forks(program: str) -> None:
     assert isinstance(call, ast.Call)
     (more,) = call.keywords
     forkserver.main(*map(ast.literal_eval, call.args), **ast.literal_eval(more.value))
+
+
+def _run_tests() -> None:
+    """Be the process of pytest-xdist that its program makes of a plain Python, which is asked for what a test starts.
+
+    Files of tests, and those beside them, are not imported yet, so that pytest can rewrite their assertions.
+    """
+    _forget("tests")
+    sys.argv = ["-c"]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(WORKER, vars(main))  # noqa: S102  it reads the rest from whoever asked
 
 
 def _place(files: list[int], numbers: list[int]) -> None:

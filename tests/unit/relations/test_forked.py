@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.forked import client, server
+from tests.forked.activation import TESTS_PYTHON
 from tests.forked.told import report_and_exit
 
 import refrl
@@ -125,6 +126,24 @@ def test_a_fork_server_of_multiprocessing_has_the_stack_imported() -> None:
     process.join()
     assert receiving.recv() is True
     assert process.exitcode == 7
+
+
+def test_a_process_that_runs_tests_has_the_stack_imported_and_none_of_the_tests() -> None:
+    """It starts others by Python itself."""
+    asked = (
+        "import sys; from multiprocessing import spawn; from refrl.runtime import launcher;"
+        "print(sys.executable, spawn.get_executable().decode(), launcher.COMMAND[0], sys.argv, __name__,"
+        "'refrl.training.grpo' in sys.modules,"
+        "[name for name in sys.modules if name.partition('.')[0] in ('tests', 'pytest', '_pytest')])\n"
+    )
+    ended = subprocess.run(
+        [str(Path(os.environ["TMPDIR"]) / TESTS_PYTHON), "-u", "-c", client.WORKER],
+        input=repr(asked) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == f"{server.PYTHON} {server.PYTHON} {server.PYTHON} ['-c'] __main__ True []\n"
 
 
 @pytest.mark.parametrize(("variables", "forked"), [({}, True), ({"PYTHONHASHSEED": "3"}, False)])
