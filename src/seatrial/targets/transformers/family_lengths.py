@@ -12,6 +12,7 @@ from torch import Tensor
 from seatrial.relations.contracts.families import ModelForm
 from seatrial.relations.contracts.model_calls import CallForm
 from seatrial.relations.not_served import NotServed
+from seatrial.relations.raised import error_line
 from seatrial.targets.common.target import Gone
 from seatrial.targets.transformers.causal import need_packed_masks
 from seatrial.targets.transformers.small_models import text_config
@@ -120,7 +121,11 @@ def _beyond(compared: Compared, needed: ModelForm) -> Callable[[Any, Rows], Pair
         models = _long_models(family)
         if not models:
             raise NotServed("no length that rows can exceed")
-        if not _near(compared(family, family.model(), rows)):
+        try:
+            holds = _near(compared(family, family.model(), rows))
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise NotServed(error_line(error)) from error
+        if not holds:
             raise NotServed("it does not hold on short rows")
         return [pair for model in models for pair in compared(family, model, rows)]
 
