@@ -46,6 +46,12 @@ CallForm = Literal[
     "the first state",
     "scale of attention",
     "turned queries",
+    "a row padded by itself",
+    "padded beyond a length",
+    "packed beyond a length",
+    "generated beyond a length",
+    "grown beyond a length",
+    "places of an index",
 ]
 IGNORED = -100
 

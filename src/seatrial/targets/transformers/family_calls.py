@@ -16,6 +16,7 @@ from seatrial.relations.contracts.model_calls import IGNORED, CallForm
 from seatrial.relations.not_served import NotServed
 from seatrial.relations.raised import error_line
 from seatrial.targets.transformers.family_caches import CACHE_FORMS
+from seatrial.targets.transformers.family_lengths import LENGTH_FORMS
 from seatrial.targets.transformers.family_parts import PART_FORMS
 from seatrial.targets.transformers.family_routers import ROUTER_FORMS
 from seatrial.targets.transformers.family_scales import SCALE_FORMS
@@ -140,6 +141,7 @@ FORMS: Mapping[CallForm, Callable[[Any, Rows], Pairs]] = {
     "places by a factor": _by_a_factor,
     "yarn by larger queries": _by_larger_queries,
     **CACHE_FORMS,
+    **LENGTH_FORMS,
     **PART_FORMS,
     **ROUTER_FORMS,
     **SCALE_FORMS,

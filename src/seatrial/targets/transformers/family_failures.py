@@ -123,7 +123,48 @@ OLDER_FAILURE = KnownFailure(
     finding="Transformers: small functions of older releases",
     releases=before("transformers", "5"),
 )
+ALONE = "R5.calls/a row padded on the left by itself"
+PADDED_ALONE = KnownFailure(
+    "padding is hidden from recurrent and convolutional layers in batches of more than one row alone",
+    finding="Transformers: small functions of older releases",
+    releases=before("transformers", "5.15"),
+).of(ALONE)
+GROWN = KnownFailure(
+    "the cache of short factors is dropped, and the last id alone is read again",
+    finding="Transformers: small functions of older releases",
+    releases=before("transformers", "5.20"),
+).of("R5.calls/long and short factors while a row grows")
+BY_PLACE = KnownFailure(
+    "queries are scaled by their place in the batch",
+    finding="Transformers: small functions of older releases",
+    releases=before("transformers", "5.4"),
+).of(*(f"R5.calls/{how}, beyond a length" for how in ("padded on the left", "packed", "generated")))
+NO_RELU = KnownFailure(
+    "scores of an index's heads are added up with their negative parts",
+    finding="Transformers: small functions of older releases",
+    releases=before("transformers", "5.4"),
+).of("R5.calls/places that an index chooses")
+NOT_HIDDEN = KnownFailure(
+    "padding is not hidden from convolutions",
+    finding="Transformers: padding and a bias before the convolution",
+).of(ALONE)
+TEMPERATURES = KnownFailure(
+    "the temperature of attention follows from the place in the batch",
+    finding="Transformers: temperatures of attention in Llama 4",
+).of(*(f"R5.calls/{how}, beyond a length" for how in ("padded on the left", "packed", "generated")))
 OLDER: Mapping[str, Sequence[KnownFailure]] = {
+    **dict.fromkeys(
+        (
+            "bamba", "falcon_h1", "granitemoehybrid", "lfm2", "lfm2_moe", "mamba2", "olmo_hybrid", "qwen3_5",
+            "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+        ),
+        (PADDED_ALONE,),
+    ),
+    **dict.fromkeys(("phi3", "phimoe"), (GROWN,)),
+    **dict.fromkeys(("llama4", "llama4_text"), (TEMPERATURES,)),
+    "glm_moe_dsa": (NO_RELU,),
+    "ministral3": (BY_PLACE,),
+    "recurrent_gemma": (NOT_HIDDEN,),
     "apertus": (OLDER_FAILURE.of("R5.family/saved and loaded"),),
     "jetmoe": (
         OLDER_FAILURE.of(
@@ -135,5 +176,5 @@ OLDER: Mapping[str, Sequence[KnownFailure]] = {
     "minimax": (OLDER_FAILURE.of("R5.cached/candidates of the prompt"),),
     "roberta-prelayernorm": (BEFORE_THE_NORM,),
     "xglm": (OLDER_FAILURE.of("R5.calls/inputs stay", "R5.cached/cut"),),
-}
-"""Further ones by family, of 4.57 and not of the newest release."""
+}  # fmt: skip
+"""Further ones by family."""

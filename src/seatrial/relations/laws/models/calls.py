@@ -22,7 +22,8 @@ CALLS = Relation(
     name="a-model-is-one-however-it-is-called",
     component="model_calls",
     statement="Further outputs, tuples, earlier calls, float64 and the order of rows change no logits; scalings of "
-    "rotary embeddings equal other places and larger queries; ignored labels train nothing and no input is changed.",
+    "rotary embeddings equal other places and larger queries; rows longer than a model's original length or choice "
+    "are those by themselves; ignored labels train nothing and no input is changed.",
     cost="CPU, half a second a family",
     cases=FAMILY.cases,
     seeded=False,
@@ -30,6 +31,9 @@ CALLS = Relation(
 HALF = 0.2
 """Of the median place's logits in half precision, through layers with enlarged weights."""
 OTHER = "an option that is ignored, or applied twice"
+ALONE = 1e-4
+"""Of padding that small layers take in."""
+BY_PLACE = "a scale or a choice by the place in the batch in place of the position in the row"
 
 
 @CALLS.law(
@@ -77,6 +81,25 @@ OTHER = "an option that is ignored, or applied twice"
     "queries turned by their places",
     "another base, dimensions that are left out, turned the other way",
     form="turned queries",
+)
+@CALLS.law(
+    "a row padded on the left by itself",
+    "padding that a state or a convolution takes in where a batch has one row",
+    form="a row padded by itself",
+    bound=ALONE,
+)
+@CALLS.law("padded on the left, beyond a length", BY_PLACE, form="padded beyond a length")
+@CALLS.law("packed, beyond a length", BY_PLACE, form="packed beyond a length")
+@CALLS.law("generated, beyond a length", BY_PLACE, form="generated beyond a length")
+@CALLS.law(
+    "long and short factors while a row grows",
+    "keys of short factors that stay in the cache, or a cache that is dropped with a part of the row",
+    form="grown beyond a length",
+)
+@CALLS.law(
+    "places that an index chooses",
+    "scores of heads that are added up before their negative part is cut off, a weight that is left out",
+    form="places of an index",
 )
 @CALLS.law("loss of routers", "padding that counts, a layer that is left out", form="routers by argument")
 @CALLS.law("loss of routers by configuration", OTHER, form="routers by configuration")

@@ -20,6 +20,7 @@ from seatrial.targets.transformers.worked.configurations import CONFIGURATION_RO
 from seatrial.targets.transformers.worked.conversions import CONVERSION_ROWS
 from seatrial.targets.transformers.worked.earlier_options import EARLIER_OPTION_ROWS
 from seatrial.targets.transformers.worked.held import HELD_ROWS
+from seatrial.targets.transformers.worked.inner_states import INNER_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked.masks import MASK_ROWS
 from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
@@ -62,6 +63,7 @@ ROWS: Sequence[Row] = (
     *PART_CALL_ROWS,
     *CAPACITY_ROWS,
     *TEXT_HEAD_ROWS,
+    *INNER_ROWS,
 )
 
 
