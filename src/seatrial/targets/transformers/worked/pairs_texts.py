@@ -15,7 +15,7 @@ from seatrial.targets.transformers.worked.pairs_kinds import KINDS, Frame, Kind,
 OPTIONS: Mapping[str, Sequence[str]] = {
     "kind": tuple(KINDS),
     "form": ("a text", "a pair", "texts", "pairs", "pairs as tuples", "one in a list", "one pair in a list"),
-    "words": ("", "in words"),
+    "words": ("", "in words", "in two words"),
     "padding": ("", "padded", "to the longest", "to a length"),
     "side": ("", "pads left", "pads left by the call", "pads right by the call"),
     "multiple": ("", "multiple of four"),
@@ -30,10 +30,14 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "copy": ("", "saved and read", "pickled", "copied"),
 }
 """Values of each option, in words."""
+FORMS = ("form", "words", "special")
+"""Options that say which rows a call is given, and how they are framed."""
 FIRST = ("ab cd ab e. dc ba a", "b", "c.d ab abe")
 SECOND = ("e d ab", "a.b cc de ab", "d")
 FIRST_WORDS = (("ab", "cd", "ab", "e.", "dc", "ba", "a"), ("b",), ("c.d", "ab", "abe"))
 SECOND_WORDS = (("e", "d", "ab"), ("a.b", "cc", "de", "ab"), ("d",))
+FIRST_TWO, SECOND_TWO = (("abcdab", "e."), ("b", "ab"), ("c", "dabe")), (("ed", "ab"), ("a.bcc", "deab"), ("d",))
+"""Rows of two words, which look like pairs."""
 TRUNCATIONS = {"": False, "cut": True, "not cut": "do_not_truncate"}
 PADDINGS = {"": False, "padded": True, "to the longest": "longest", "to a length": "max_length"}
 
@@ -69,7 +73,8 @@ def _fitted(chosen: Mapping[str, str]) -> dict[str, str]:
     ragged = many and (not found["padding"] or (found["padding"] == "to a length" and not cuts))
     if found["tensors"] and (found["overflow"] or ragged):
         found["tensors"] = ""
-    if pair and python:
+    # A row in Python has what overflows only where it is cut, so that batches have less than a field for each row.
+    if python and (pair or many):
         found["overflow"] = ""
     if found["fields"] == "ids alone" and found["padding"] and found["side"]:
         found["fields"] = "all fields"
@@ -77,10 +82,15 @@ def _fitted(chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def cases() -> Iterator[dict[str, str]]:
-    """Yield choices that together have nearly every pair of values of two options, of each kind."""
+    """Yield choices that together have nearly every pair of values of two options, and all of FORMS, of each kind."""
     seen = set()
     sizes = {name: len(values) for name, values in OPTIONS.items() if name != "kind"}
-    for row, kind in product(pairwise(sizes, lambda row: True), KINDS):
+    plain = {**dict.fromkeys(sizes, 0), "fields": OPTIONS["fields"].index("all fields")}
+    forms = [
+        {**plain, **dict(zip(FORMS, values, strict=True))}
+        for values in product(*(range(sizes[name]) for name in FORMS))
+    ]
+    for row, kind in product([*pairwise(sizes, lambda row: True), *forms], KINDS):
         chosen = _fitted({"kind": kind, **{name: OPTIONS[name][index] for name, index in row.items()}})
         if (key := (*chosen.values(),)) not in seen:
             seen.add(key)
@@ -201,8 +211,10 @@ def _length(
 def _inputs(chosen: Mapping[str, str]) -> tuple[list[Any], list[Any] | None, tuple[Any, ...]]:
     """Return the texts, the second ones, and the arguments of the call."""
     pair = "pair" in chosen["form"]
-    first: list[Any] = [list(one) for one in FIRST_WORDS] if chosen["words"] else list(FIRST)
-    second: list[Any] = [list(one) for one in SECOND_WORDS] if chosen["words"] else list(SECOND)
+    two = "two" in chosen["words"]
+    firsts, seconds = (FIRST_TWO, SECOND_TWO) if two else (FIRST_WORDS, SECOND_WORDS)
+    first: list[Any] = [list(one) for one in firsts] if chosen["words"] else list(FIRST)
+    second: list[Any] = [list(one) for one in seconds] if chosen["words"] else list(SECOND)
     if chosen["form"] in ("a text", "a pair"):
         return first[:1], second[:1] if pair else None, (first[0], second[0])[: 1 + pair]
     if chosen["form"].startswith("one"):
