@@ -12,6 +12,7 @@ from seatrial.targets.transformers.worked.paired_collators import PAIRED_BATCH_R
 from seatrial.targets.transformers.worked.paired_evaluations import PAIRED_EVALUATION_ROWS
 from seatrial.targets.transformers.worked.paired_generations import PAIRED_GENERATION_ROWS
 from seatrial.targets.transformers.worked.paired_runs import PAIRED_RUN_ROWS
+from seatrial.targets.transformers.worked.paired_seeds import PAIRED_SEED_ROWS
 from seatrial.targets.transformers.worked.pairs_added import PAIRED_ADDED_ROWS
 from seatrial.targets.transformers.worked.pairs_chats import PAIRED_CHAT_ROWS
 from seatrial.targets.transformers.worked.pairs_damaged import PAIRED_DAMAGED_ROWS
@@ -40,7 +41,9 @@ class OfRuns(Worked):
     """What the trainer and its data collators give for any two of their options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*PAIRED_RUN_ROWS, *PAIRED_EVALUATION_ROWS, *PAIRED_GENERATION_ROWS, *PAIRED_BATCH_ROWS)
+    worked_rows = (
+        *PAIRED_RUN_ROWS, *PAIRED_EVALUATION_ROWS, *PAIRED_GENERATION_ROWS, *PAIRED_BATCH_ROWS, *PAIRED_SEED_ROWS,
+    )  # fmt: skip
 
 
 class OfTexts(Worked):
