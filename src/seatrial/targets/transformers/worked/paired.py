@@ -8,6 +8,7 @@ from seatrial.targets.common.worked_rows import Worked
 from seatrial.targets.transformers.worked.answered_pairs import ANSWERED_ROWS
 from seatrial.targets.transformers.worked.batched_pairs import BATCHED_ROWS
 from seatrial.targets.transformers.worked.generated_pairs import GENERATED_ROWS
+from seatrial.targets.transformers.worked.kept_caches import KEPT_CACHE_ROWS
 from seatrial.targets.transformers.worked.paired_collators import PAIRED_BATCH_ROWS
 from seatrial.targets.transformers.worked.paired_evaluations import PAIRED_EVALUATION_ROWS
 from seatrial.targets.transformers.worked.paired_generations import PAIRED_GENERATION_ROWS
@@ -27,7 +28,7 @@ class OfGeneration(Worked):
     """What `generate` gives for any two of its options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*GENERATED_ROWS, *BATCHED_ROWS)
+    worked_rows = (*GENERATED_ROWS, *BATCHED_ROWS, *KEPT_CACHE_ROWS)
 
 
 class OfPipelines(Worked):
