@@ -16,6 +16,7 @@ from seatrial.targets.transformers.worked.paired_runs import PAIRED_RUN_ROWS
 from seatrial.targets.transformers.worked.paired_seeds import PAIRED_SEED_ROWS
 from seatrial.targets.transformers.worked.pairs_added import PAIRED_ADDED_ROWS
 from seatrial.targets.transformers.worked.pairs_chats import PAIRED_CHAT_ROWS
+from seatrial.targets.transformers.worked.pairs_custom import PAIRED_CUSTOM_ROWS
 from seatrial.targets.transformers.worked.pairs_damaged import PAIRED_DAMAGED_ROWS
 from seatrial.targets.transformers.worked.pairs_files import PAIRED_FILE_ROWS
 from seatrial.targets.transformers.worked.pairs_masks import PAIRED_MASK_ROWS
@@ -58,7 +59,7 @@ class OfFiles(Worked):
     """What is saved and read with any two options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS)
+    worked_rows = (*PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS, *PAIRED_CUSTOM_ROWS)
 
 
 ADAPTERS: dict[str, type[Any]] = {
