@@ -21,6 +21,7 @@ from seatrial.targets.transformers.worked.pairs_damaged import PAIRED_DAMAGED_RO
 from seatrial.targets.transformers.worked.pairs_files import PAIRED_FILE_ROWS
 from seatrial.targets.transformers.worked.pairs_masks import PAIRED_MASK_ROWS
 from seatrial.targets.transformers.worked.pairs_texts import PAIRED_TEXT_ROWS
+from seatrial.targets.transformers.worked.pairs_tied import PAIRED_TIED_ROWS
 from seatrial.targets.transformers.worked.piped_pairs import PIPED_ROWS
 from seatrial.targets.transformers.worked.spanned_pairs import SPANNED_ROWS
 
@@ -59,7 +60,7 @@ class OfFiles(Worked):
     """What is saved and read with any two options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS, *PAIRED_CUSTOM_ROWS)
+    worked_rows = (*PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS, *PAIRED_CUSTOM_ROWS, *PAIRED_TIED_ROWS)
 
 
 ADAPTERS: dict[str, type[Any]] = {
