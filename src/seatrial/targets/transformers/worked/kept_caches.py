@@ -47,7 +47,11 @@ def _next(model: Any, rows: Tensor, prompts: Tensor, cache: Any) -> Tensor:
     """Return the logits after rows: of a cache that holds all but the last id, or without one; (R, V)."""
     with torch.no_grad():
         if cache is None:
-            given = {"decoder_input_ids": rows, "input_ids": prompts} if prompts is not rows else {"input_ids": rows}
+            given = (
+                {"decoder_input_ids": rows, "input_ids": prompts}
+                if prompts is not rows
+                else {"input_ids": rows}
+            )
             found: Tensor = model(**given, use_cache=False).logits[:, -1]
             return found
         place = rows.shape[1] - 1
@@ -58,8 +62,8 @@ def _next(model: Any, rows: Tensor, prompts: Tensor, cache: Any) -> Tensor:
             given = {"input_ids": rows[:, -1:], "position_ids": torch.full((len(rows), 1), place)}
         if before("transformers", "5")(None):
             given["cache_position"] = torch.tensor([place])
-        found = model(**given, past_key_values=cache, use_cache=True).logits[:, -1]
-        return found
+        last: Tensor = model(**given, past_key_values=cache, use_cache=True).logits[:, -1]
+    return last
 
 
 def _faults(case: Mapping[str, Any], mixin: Any) -> list[str]:
@@ -88,18 +92,28 @@ def _faults(case: Mapping[str, Any], mixin: Any) -> list[str]:
         raise refused(error) from error
     now = [kept.sequences, *_states(cache), *(kept.get("logits") or ()), *(kept.get("scores") or ())]
     changed = sum(not torch.equal(one, value) for one, value in zip(now, values, strict=True))
-    wrong = [f"{changed} of {len(values)} tensors of the first result are changed by the second call"] if changed else []
+    wrong = (
+        [f"{changed} of {len(values)} tensors of the first result are changed by the second call"]
+        if changed
+        else []
+    )
     # The cache of beams has the rows of all of them, and a static one of a first call has no room for another id.
     if "num_beams" in case["decode"] or (case["cache"] and case["earlier"] < LONG):
         return wrong
     rows = kept.sequences
     found, due = (_next(model, rows, prompts if bart else rows, one) for one in (cache, None))
     gap = float((found - due).abs().max())
-    return wrong if gap < 1e-3 else [*wrong, f"the cache goes on with logits that are {gap} away from those of its ids"]
+    return (
+        wrong
+        if gap < 1e-3
+        else [*wrong, f"the cache goes on with logits that are {gap} away from those of its ids"]
+    )
 
 
 SHARED = KnownFailure(
-    "a model gives one static cache to every call of it", finding=LATER, releases=before("transformers", "5.15")
+    "a model gives one static cache to every call of it",
+    finding=LATER,
+    releases=before("transformers", "5.15"),
 )
 
 

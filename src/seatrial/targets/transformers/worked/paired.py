@@ -7,6 +7,7 @@ from typing import Any
 from seatrial.targets.common.worked_rows import Worked
 from seatrial.targets.transformers.worked.answered_pairs import ANSWERED_ROWS
 from seatrial.targets.transformers.worked.batched_pairs import BATCHED_ROWS
+from seatrial.targets.transformers.worked.defaulted_pairs import DEFAULTED_ROWS
 from seatrial.targets.transformers.worked.generated_pairs import GENERATED_ROWS
 from seatrial.targets.transformers.worked.kept_caches import KEPT_CACHE_ROWS
 from seatrial.targets.transformers.worked.paired_collators import PAIRED_BATCH_ROWS
@@ -37,7 +38,7 @@ class OfPipelines(Worked):
     """What pipelines give for any two of their options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*PIPED_ROWS, *ANSWERED_ROWS, *SPANNED_ROWS)
+    worked_rows = (*PIPED_ROWS, *ANSWERED_ROWS, *SPANNED_ROWS, *DEFAULTED_ROWS)
 
 
 class OfRuns(Worked):

@@ -43,7 +43,7 @@ PERMUTED: Table = {
 
 def _draw(state: int) -> None:
     torch.manual_seed(state)
-    np.random.seed(state)  # noqa: NPY002  the generator that numpy shares
+    np.random.seed(state)
     random.seed(state)
 
 
@@ -56,12 +56,13 @@ def _batches(made: Any, case: Mapping[str, Any], seed: int | None, state: int) -
     own |= {} if seed is None else {"seed": seed}
     if missing := {*own} - {*known}:
         raise NotServed(f"it has no {', '.join(sorted(missing))}")
-    rows = [
-        {"input_ids": [40 + (row * 5 + place * 3) % 30 for place in range(LENGTH)]} for row in range(case["rows"])
+    rows: list[dict[str, Any]] = [
+        {"input_ids": [40 + (row * 5 + place * 3) % 30 for place in range(LENGTH)]}
+        for row in range(case["rows"])
     ]
     if "whole_word_mask" in own:
         gaps = [(place + place // 2, place + place // 2 + 1) for place in range(LENGTH)]
-        rows = [{**row, "offset_mapping": gaps, "special_tokens_mask": [0] * LENGTH} for row in rows]  # type: ignore[list-item]
+        rows = [{**row, "offset_mapping": gaps, "special_tokens_mask": [0] * LENGTH} for row in rows]
         own.pop("pad_to_multiple_of")
     collator = made(bytes_tokenizer("right"), **own)
     _draw(state)
@@ -73,13 +74,19 @@ def _batches(made: Any, case: Mapping[str, Any], seed: int | None, state: int) -
 def _faults(case: Mapping[str, Any], made: Any) -> list[str]:
     """Return which batches are the same, or others, that should not be."""
     seed = case["seed"]
-    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
-        first, again, elsewhere = (_batches(made, case, seed, state) for state in (*STATES[:1] * 2, STATES[1]))
-        others = [] if seed is None else [_batches(made, case, one, STATES[0]) for one in (*SEEDS, None) if one != seed]
+        first, again, elsewhere = (
+            _batches(made, case, seed, state) for state in (*STATES[:1] * 2, STATES[1])
+        )
+        others = (
+            []
+            if seed is None
+            else [_batches(made, case, one, STATES[0]) for one in (*SEEDS, None) if one != seed]
+        )
     finally:
         torch.set_rng_state(kept[0])
-        np.random.set_state(kept[1])  # noqa: NPY002
+        np.random.set_state(kept[1])
         random.setstate(kept[2])
     wrong = [] if again == first else ["made again from the same state: other batches"]
     if seed is None and elsewhere == first:

@@ -1,6 +1,6 @@
 """Worked examples of model classes of a user, with every pair of ways to begin weights and to read them.
 
-What is read is what was saved, and nothing of it is drawn again; parts that the files have not begin anew, and no others.
+What is read is what was saved, and nothing of it is drawn again; parts that the files have not begin anew, no others.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _in_place(module: Any, std: float) -> None:
 
 WAYS: Mapping[str, Callable[[Any, float], None]] = {
     "data.normal_": _data, "nn.init": _init, "under no_grad": _under_no_grad, "copy_": _copied,
-    "data replaced": _replaced, "nn.init of data": _init_of_data, "reset_parameters": _reset, "data by slices": _in_place,
+    "data replaced": _replaced, "nn.init of data": _init_of_data, "reset_parameters": _reset,
+    "data by slices": _in_place,
 }  # fmt: skip
 TABLE: Table = {
     "way": {name: name for name in WAYS},
@@ -102,7 +103,8 @@ class _Scaled(nn.Module):
 
 def _part(name: str) -> nn.Module:
     made: Mapping[str, Callable[[], nn.Module]] = {
-        "linear": lambda: nn.Linear(WIDTH, 4), "table": lambda: nn.Embedding(7, WIDTH), "norm": lambda: nn.LayerNorm(WIDTH),
+        "linear": lambda: nn.Linear(WIDTH, 4), "table": lambda: nn.Embedding(7, WIDTH),
+        "norm": lambda: nn.LayerNorm(WIDTH),
         "row": lambda: nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 1, bias=False)),
         "convolution": lambda: nn.Conv1d(WIDTH, 4, 3), "parameter": _Scaled, "buffer": lambda: nn.BatchNorm1d(WIDTH),
     }  # fmt: skip
@@ -191,7 +193,9 @@ REDRAWN = KnownFailure(
 
 
 def _table() -> Iterator[Row]:
-    for name, case in cases_of_pairs(TABLE, lambda case: not (case["missing"] and (case["shards"] or case["twice"]))):
+    for name, case in cases_of_pairs(
+        TABLE, lambda case: not (case["missing"] and (case["shards"] or case["twice"]))
+    ):
         yield Row("files", "transformers:PreTrainedModel", f"a class of a user: {name}", partial(_read_again, case), [],
                   since="4.57", known=REDRAWN)  # fmt: skip
 

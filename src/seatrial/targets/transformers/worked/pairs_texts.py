@@ -38,7 +38,10 @@ FIRST = ("ab cd ab e. dc ba a", "b", "c.d ab abe")
 SECOND = ("e d ab", "a.b cc de ab", "d")
 FIRST_WORDS = (("ab", "cd", "ab", "e.", "dc", "ba", "a"), ("b",), ("c.d", "ab", "abe"))
 SECOND_WORDS = (("e", "d", "ab"), ("a.b", "cc", "de", "ab"), ("d",))
-FIRST_TWO, SECOND_TWO = (("abcdab", "e."), ("b", "ab"), ("c", "dabe")), (("ed", "ab"), ("a.bcc", "deab"), ("d",))
+FIRST_TWO, SECOND_TWO = (
+    (("abcdab", "e."), ("b", "ab"), ("c", "dabe")),
+    (("ed", "ab"), ("a.bcc", "deab"), ("d",)),
+)
 """Rows of two words, which look like pairs."""
 TRUNCATIONS = {"": False, "cut": True, "not cut": "do_not_truncate"}
 PADDINGS = {"": False, "padded": True, "to the longest": "longest", "to a length": "max_length"}
@@ -377,7 +380,7 @@ def _of_python(found: Any, ids: Sequence[int], capacity: int, call: Call, flat: 
 
 
 TAKEN_FOR_PAIRS = KnownFailure(
-    "a row of two words in a batch is taken for a pair of texts",
+    "a row of two words in a batch is taken for a pair",
     finding=LATER,
     releases=between("transformers", "5", "5.16"),
 )

@@ -47,12 +47,14 @@ def _trained(model: Any, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _both(case: Mapping[str, Any], model_base: Any) -> list[str]:
-    """Return where a tie, its weights, their number and a step of training are not those of the model that was saved."""
+    """Return where a tie, its weights, their number and a step of training are not those of the saved model."""
     kind = KINDS[case["kind"]]
     model = kind.model()
     groups = [sorted(names) for names in ties(model)]
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    pairs = [(names, name) for names in groups for name in names if "head" in name or "decoder.weight" in name]
+    pairs = [
+        (names, name) for names in groups for name in names if "head" in name or "decoder.weight" in name
+    ]
     if case["values"]:
         if not pairs:
             raise NotServed("none of its tied weights is a head")
@@ -79,12 +81,18 @@ def _both(case: Mapping[str, Any], model_base: Any) -> list[str]:
     right = {frozenset({*names} - apart) for names in groups}
     right = {names for names in right if len(names) > 1}
     if ties(read) != right:
-        wrong.append(f"ties: {[sorted(names) for names in ties(read)]}, {[sorted(names) for names in right]} are due")
+        wrong.append(
+            f"ties: {[sorted(names) for names in ties(read)]}, {[sorted(names) for names in right]} are due"
+        )
     numbers = _numbers(model) + sum(state[name].numel() for name in apart)
     if _numbers(read) != numbers:
         wrong.append(f"{_numbers(read)} numbers are trained, {numbers} are due")
     # Experts do not run in float64.
-    if not wrong and not case["values"] and next(value.dtype for value in read.parameters()) is not torch.float64:
+    if (
+        not wrong
+        and not case["values"]
+        and next(value.dtype for value in read.parameters()) is not torch.float64
+    ):
         own = kind.model().to(next(value.dtype for value in read.parameters()))
         after, best = (_trained(one, kind.inputs()) for one in (read, own))
         wrong += [f"after a step: {name}" for name, value in after.items()
