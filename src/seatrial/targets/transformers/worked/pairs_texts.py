@@ -11,7 +11,7 @@ from seatrial.relations.cases.pairwise import names_of, pairwise
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, between
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.worked.pairs_kinds import KINDS, Frame, Kind, copied
+from seatrial.targets.transformers.worked.pairs_kinds import KINDS, Frame, Kind, as_lists, copied
 from seatrial.targets.transformers.worked.weights import LATER
 
 OPTIONS: Mapping[str, Sequence[str]] = {
@@ -229,10 +229,6 @@ def _inputs(chosen: Mapping[str, str]) -> tuple[list[Any], list[Any] | None, tup
     return first, second if pair else None, (first, second)[: 1 + pair]
 
 
-def _listed(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
 def _called(chosen: Mapping[str, str], base: Any) -> list[str]:
     """Return what a call gives that is not due: ids, masks, types, places, windows, padding, and labels."""
     kind, python = KINDS[chosen["kind"]], "Python" in chosen["kind"]
@@ -287,8 +283,8 @@ def _called(chosen: Mapping[str, str], base: Any) -> list[str]:
     )
     flat = chosen["form"] in ("a text", "a pair") and not call.overflow and not chosen["tensors"]
     wrong = _unlike(chosen, found, rows, flat, python)
-    if chosen["target"] == "a target" and _listed(found["labels"]) != _ids(rows, flat):
-        wrong.append(f"labels: {_listed(found['labels'])}, {_ids(rows, flat)} are due")
+    if chosen["target"] == "a target" and as_lists(found["labels"]) != _ids(rows, flat):
+        wrong.append(f"labels: {as_lists(found['labels'])}, {_ids(rows, flat)} are due")
     if call.overflow and list(found["overflow_to_sample_mapping"]) != samples:
         wrong.append(f"rows of windows: {found['overflow_to_sample_mapping']}, {samples} are due")
     if chosen["overflow"] and python and length is not None and len(firsts) == 1:
@@ -340,7 +336,7 @@ def _unlike(
         due["attention_mask"] = [[one.seen for one in row] for row in rows]
     wrong = []
     for name, right in due.items():
-        value = _listed(found[name])
+        value = as_lists(found[name])
         shown = right[0] if flat else right
         if name == "offset_mapping":
             value = [tuple(one) for one in value] if flat else [[tuple(one) for one in row] for row in value]
@@ -361,7 +357,7 @@ def _unlike(
                 wrong.append(
                     f"row {at}: texts {found.sequence_ids(at)}, words {found.word_ids(at)}, {words} are due"
                 )
-        if chosen["fields"] == "all fields" and [*_listed(found["length"])] != [len(row) for row in rows]:
+        if chosen["fields"] == "all fields" and [*as_lists(found["length"])] != [len(row) for row in rows]:
             wrong.append(f"lengths: {found['length']}")
     return wrong
 
@@ -374,7 +370,7 @@ def _of_python(found: Any, ids: Sequence[int], capacity: int, call: Call, flat: 
         if gone
         else []
     )
-    rest = _listed(found["overflowing_tokens"])
+    rest = as_lists(found["overflowing_tokens"])
     rest = rest if flat else rest[0]
     return [] if rest == due else [f"the rest: {rest}, {due} is due"]
 
