@@ -96,7 +96,7 @@ def _captioned() -> Piped:
     return Piped(model, parts, lambda pipe, **more: pipe(picture(), generate_kwargs=more))
 
 
-def _heard() -> Piped:
+def _transcribed() -> Piped:
     encoder, extractor = speech("CTC")
     model = _joined("SpeechEncoderDecoder", encoder.config, 13)
     parts = {"tokenizer": letters_of_sounds(), "feature_extractor": extractor}
@@ -112,7 +112,7 @@ KINDS: Mapping[str, Callable[[], Piped]] = {
     "text2text_generation:SummarizationPipeline": _written,
     "text2text_generation:TranslationPipeline": _written,
     "image_to_text:ImageToTextPipeline": _captioned,
-    "automatic_speech_recognition:AutomaticSpeechRecognitionPipeline": _heard,
+    "automatic_speech_recognition:AutomaticSpeechRecognitionPipeline": _transcribed,
 }
 """What makes a pipeline's parts, by its place."""
 TABLE: Table = {

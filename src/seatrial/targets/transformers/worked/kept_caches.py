@@ -67,7 +67,7 @@ def _next(model: Any, rows: Tensor, prompts: Tensor, cache: Any) -> Tensor:
 
 
 def _faults(case: Mapping[str, Any], mixin: Any) -> list[str]:
-    """Return what other calls change of a result that is kept, and where its cache does not go on as the ids do."""
+    """Return what other calls change of a result that is kept, and where its cache does not continue as the ids do."""
     model = copy.copy(model_of(case["kind"]))
     model.__dict__.pop("_cache", None)
     bart = case["kind"] == "Bart"
@@ -97,7 +97,7 @@ def _faults(case: Mapping[str, Any], mixin: Any) -> list[str]:
         if changed
         else []
     )
-    # The cache of beams has the rows of all of them, and a static one of a first call has no room for another id.
+    # The cache of beams has the rows of all of them, and a static one of a first call holds no other id.
     if "num_beams" in case["decode"] or (case["cache"] and case["earlier"] < LONG):
         return wrong
     rows = kept.sequences
@@ -106,7 +106,7 @@ def _faults(case: Mapping[str, Any], mixin: Any) -> list[str]:
     return (
         wrong
         if gap < 1e-3
-        else [*wrong, f"the cache goes on with logits that are {gap} away from those of its ids"]
+        else [*wrong, f"the cache continues with logits that are {gap} away from those of its ids"]
     )
 
 
@@ -118,7 +118,7 @@ SHARED = KnownFailure(
 
 
 def _cases() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield pairs of options, and calls of every kind and cache that find one with room for them."""
+    """Yield pairs of options, and calls of every kind and cache that find one that is long enough."""
     yield from cases_of_pairs(TABLE)
     plain = {name: next(iter(values.values())) for name, values in TABLE.items()} | {"earlier": LONG}
     names = ("kind", "cache", "between")
@@ -135,5 +135,5 @@ def _rows() -> Iterator[Row]:
         )  # fmt: skip
 
 
-# Source: the documentation of caches: the cache of a result goes on with its ids.
+# Source: the documentation of caches: the cache of a result continues its ids.
 KEPT_CACHE_ROWS: Sequence[Row] = tuple(_rows())

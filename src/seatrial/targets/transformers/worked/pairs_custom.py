@@ -1,6 +1,6 @@
 """Worked examples of model classes of a user, with every pair of ways to begin weights and to read them.
 
-What is read is what was saved, and nothing of it is drawn again; parts that the files have not begin anew, no others.
+What is read is what was saved, and nothing of it is drawn again; parts that the files have not begin newly, no others.
 """
 
 from __future__ import annotations

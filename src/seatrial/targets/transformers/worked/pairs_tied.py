@@ -108,7 +108,7 @@ APART = KnownFailure(
 
 def _table() -> Iterator[Row]:
     for name, case in cases_of_pairs(TABLE):
-        # Earlier releases tie the head whatever the files hold.
+        # Earlier releases tie the head with any files.
         yield Row("files", "transformers:PreTrainedModel", f"both halves of a tie: {name}", partial(_both, case), [],
                   since="5.8" if case["values"] else "4.57", known=None if case["values"] else APART)  # fmt: skip
 
