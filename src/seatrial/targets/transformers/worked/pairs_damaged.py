@@ -42,12 +42,15 @@ def cases() -> Iterator[dict[str, str]]:
         yield {name: OPTIONS[name][index] for name, index in row.items()}
 
 
-def _write(values: Mapping[str, Tensor], path: Path, parts: int) -> None:
-    """Replace the tensors of a folder, in one file or in several with an index."""
+def write_files(values: Mapping[str, Tensor], path: Path, parts: int) -> None:
+    """Replace the tensors of a folder, in one file or in several with an index, or in one of torch where 0 is given."""
     from safetensors.torch import save_file
 
     for old in path.glob("*.safetensors"):
         old.unlink()
+    if not parts:
+        torch.save(dict(values), path / "pytorch_model.bin")
+        return
     if parts == 1:
         save_file(dict(values), path / "model.safetensors", {"format": "pt"})
         return
@@ -103,7 +106,7 @@ def _read(chosen: Mapping[str, str], model_base: Any) -> list[str]:
         files = {_renamed(name, by_groups): value for name, value in files.items()}
     if chosen["extra"]:
         files |= {name: torch.ones(size) for name, size in EXTRA.items()}
-    _write(files, path, 1 if chosen["files"] == "one file" else 3)
+    write_files(files, path, 1 if chosen["files"] == "one file" else 3)
     kinds = {"as bfloat16": torch.bfloat16, "as float64": torch.float64, "": torch.float32}
     dtype = kinds.get(chosen["type"], torch.float32)
     options["dtype"] = "auto" if chosen["type"] == "auto" else dtype

@@ -193,3 +193,8 @@ def copied(tokenizer: Any, way: str) -> Any:
     if way == "pickled" and type(tokenizer).__name__ != "Letters":
         return pickle.loads(pickle.dumps(tokenizer))  # noqa: S301  made here
     return copy.deepcopy(tokenizer) if way else tokenizer
+
+
+def as_lists(value: Any) -> Any:
+    """Return an array or a tensor as lists, and everything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from seatrial.relations.cases.pairwise import names_of, pairwise
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnownFailure, between
 from seatrial.targets.common.worked_rows import Row
-from seatrial.targets.transformers.worked.pairs_kinds import KINDS, Frame, Kind, copied
+from seatrial.targets.transformers.worked.pairs_kinds import KINDS, Frame, Kind, as_lists, copied
+from seatrial.targets.transformers.worked.weights import LATER
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "kind": tuple(KINDS),
     "form": ("a text", "a pair", "texts", "pairs", "pairs as tuples", "one in a list", "one pair in a list"),
-    "words": ("", "in words"),
+    "words": ("", "in words", "in two words"),
     "padding": ("", "padded", "to the longest", "to a length"),
     "side": ("", "pads left", "pads left by the call", "pads right by the call"),
     "multiple": ("", "multiple of four"),
@@ -30,10 +32,17 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "copy": ("", "saved and read", "pickled", "copied"),
 }
 """Values of each option, in words."""
+FORMS = ("form", "words", "special")
+"""Options that say which rows a call is given, and how they are framed."""
 FIRST = ("ab cd ab e. dc ba a", "b", "c.d ab abe")
 SECOND = ("e d ab", "a.b cc de ab", "d")
 FIRST_WORDS = (("ab", "cd", "ab", "e.", "dc", "ba", "a"), ("b",), ("c.d", "ab", "abe"))
 SECOND_WORDS = (("e", "d", "ab"), ("a.b", "cc", "de", "ab"), ("d",))
+FIRST_TWO, SECOND_TWO = (
+    (("abcdab", "e."), ("b", "ab"), ("c", "dabe")),
+    (("ed", "ab"), ("a.bcc", "deab"), ("d",)),
+)
+"""Rows of two words, which look like pairs."""
 TRUNCATIONS = {"": False, "cut": True, "not cut": "do_not_truncate"}
 PADDINGS = {"": False, "padded": True, "to the longest": "longest", "to a length": "max_length"}
 
@@ -69,7 +78,8 @@ def _fitted(chosen: Mapping[str, str]) -> dict[str, str]:
     ragged = many and (not found["padding"] or (found["padding"] == "to a length" and not cuts))
     if found["tensors"] and (found["overflow"] or ragged):
         found["tensors"] = ""
-    if pair and python:
+    # A row in Python has what overflows only where it is cut, so that batches have less than a field for each row.
+    if python and (pair or many):
         found["overflow"] = ""
     if found["fields"] == "ids alone" and found["padding"] and found["side"]:
         found["fields"] = "all fields"
@@ -77,10 +87,15 @@ def _fitted(chosen: Mapping[str, str]) -> dict[str, str]:
 
 
 def cases() -> Iterator[dict[str, str]]:
-    """Yield choices that together have nearly every pair of values of two options, of each kind."""
+    """Yield choices that together have nearly every pair of values of two options, and all of FORMS, of each kind."""
     seen = set()
     sizes = {name: len(values) for name, values in OPTIONS.items() if name != "kind"}
-    for row, kind in product(pairwise(sizes, lambda row: True), KINDS):
+    plain = {**dict.fromkeys(sizes, 0), "fields": OPTIONS["fields"].index("all fields")}
+    forms = [
+        {**plain, **dict(zip(FORMS, values, strict=True))}
+        for values in product(*(range(sizes[name]) for name in FORMS))
+    ]
+    for row, kind in product([*pairwise(sizes, lambda row: True), *forms], KINDS):
         chosen = _fitted({"kind": kind, **{name: OPTIONS[name][index] for name, index in row.items()}})
         if (key := (*chosen.values(),)) not in seen:
             seen.add(key)
@@ -201,8 +216,10 @@ def _length(
 def _inputs(chosen: Mapping[str, str]) -> tuple[list[Any], list[Any] | None, tuple[Any, ...]]:
     """Return the texts, the second ones, and the arguments of the call."""
     pair = "pair" in chosen["form"]
-    first: list[Any] = [list(one) for one in FIRST_WORDS] if chosen["words"] else list(FIRST)
-    second: list[Any] = [list(one) for one in SECOND_WORDS] if chosen["words"] else list(SECOND)
+    two = "two" in chosen["words"]
+    firsts, seconds = (FIRST_TWO, SECOND_TWO) if two else (FIRST_WORDS, SECOND_WORDS)
+    first: list[Any] = [list(one) for one in firsts] if chosen["words"] else list(FIRST)
+    second: list[Any] = [list(one) for one in seconds] if chosen["words"] else list(SECOND)
     if chosen["form"] in ("a text", "a pair"):
         return first[:1], second[:1] if pair else None, (first[0], second[0])[: 1 + pair]
     if chosen["form"].startswith("one"):
@@ -210,10 +227,6 @@ def _inputs(chosen: Mapping[str, str]) -> tuple[list[Any], list[Any] | None, tup
     if chosen["form"] == "pairs as tuples":
         return first, second, (list(zip(first, second, strict=True)),)
     return first, second if pair else None, (first, second)[: 1 + pair]
-
-
-def _listed(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _called(chosen: Mapping[str, str], base: Any) -> list[str]:
@@ -270,8 +283,8 @@ def _called(chosen: Mapping[str, str], base: Any) -> list[str]:
     )
     flat = chosen["form"] in ("a text", "a pair") and not call.overflow and not chosen["tensors"]
     wrong = _unlike(chosen, found, rows, flat, python)
-    if chosen["target"] == "a target" and _listed(found["labels"]) != _ids(rows, flat):
-        wrong.append(f"labels: {_listed(found['labels'])}, {_ids(rows, flat)} are due")
+    if chosen["target"] == "a target" and as_lists(found["labels"]) != _ids(rows, flat):
+        wrong.append(f"labels: {as_lists(found['labels'])}, {_ids(rows, flat)} are due")
     if call.overflow and list(found["overflow_to_sample_mapping"]) != samples:
         wrong.append(f"rows of windows: {found['overflow_to_sample_mapping']}, {samples} are due")
     if chosen["overflow"] and python and length is not None and len(firsts) == 1:
@@ -323,7 +336,7 @@ def _unlike(
         due["attention_mask"] = [[one.seen for one in row] for row in rows]
     wrong = []
     for name, right in due.items():
-        value = _listed(found[name])
+        value = as_lists(found[name])
         shown = right[0] if flat else right
         if name == "offset_mapping":
             value = [tuple(one) for one in value] if flat else [[tuple(one) for one in row] for row in value]
@@ -344,7 +357,7 @@ def _unlike(
                 wrong.append(
                     f"row {at}: texts {found.sequence_ids(at)}, words {found.word_ids(at)}, {words} are due"
                 )
-        if chosen["fields"] == "all fields" and [*_listed(found["length"])] != [len(row) for row in rows]:
+        if chosen["fields"] == "all fields" and [*as_lists(found["length"])] != [len(row) for row in rows]:
             wrong.append(f"lengths: {found['length']}")
     return wrong
 
@@ -357,18 +370,27 @@ def _of_python(found: Any, ids: Sequence[int], capacity: int, call: Call, flat: 
         if gone
         else []
     )
-    rest = _listed(found["overflowing_tokens"])
+    rest = as_lists(found["overflowing_tokens"])
     rest = rest if flat else rest[0]
     return [] if rest == due else [f"the rest: {rest}, {due} is due"]
+
+
+TAKEN_FOR_PAIRS = KnownFailure(
+    "a row of two words in a batch is taken for a pair",
+    finding=LATER,
+    releases=between("transformers", "5", "5.16"),
+)
 
 
 def _table() -> Iterator[Row]:
     for chosen in cases():
         index = {name: OPTIONS[name].index(value) for name, value in chosen.items()}
         name = f"called: {chosen['kind']}, {names_of({**index, 'kind': 0}, OPTIONS)}"
+        pairs = "Python" in chosen["kind"] and chosen["words"] == "in two words"
         yield Row(
-            "texts", "transformers:PreTrainedTokenizerBase", name, partial(_called, chosen), [], since="4.57"
-        )
+            "texts", "transformers:PreTrainedTokenizerBase", name, partial(_called, chosen), [], since="4.57",
+            known=TAKEN_FOR_PAIRS if pairs and chosen["form"] in ("texts", "one in a list") else None,
+        )  # fmt: skip
 
 
 # Sources: the documentation of PreTrainedTokenizerBase.__call__, and the page on padding and truncation.

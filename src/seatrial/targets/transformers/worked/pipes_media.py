@@ -35,14 +35,14 @@ def _sound(size: int, seed: int = 0) -> Any:
     return numbers(1, size, seed=seed)[0].float().numpy()
 
 
-def _letters_of_sounds() -> Any:
+def letters_of_sounds() -> Any:
     path = Path(new_folder()) / "vocab.json"
     signs = ["<pad>", "<s>", "</s>", "<unk>", "|", *"abcdefgh"]
     path.write_text(json.dumps({one: place for place, one in enumerate(signs)}), encoding="utf-8")
     return of_name("Wav2Vec2CTCTokenizer")(str(path))
 
 
-def _speech(kind: str) -> tuple[Any, Any]:
+def speech(kind: str) -> tuple[Any, Any]:
     """Return a tiny Wav2Vec2 with a head, of 4 samples a frame, and its extractor."""
     model = drawn(
         f"Wav2Vec2For{kind}", vocab_size=13, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -58,8 +58,8 @@ def _speech(kind: str) -> tuple[Any, Any]:
 
 def _recognized(made: Any) -> Any:
     """Return texts of sounds, whole and in parts that overlap, with times of letters and words, in batches."""
-    model, extractor = _speech("CTC")
-    pipe = made(model=model, tokenizer=_letters_of_sounds(), feature_extractor=extractor, **ASKED)
+    model, extractor = speech("CTC")
+    pipe = made(model=model, tokenizer=letters_of_sounds(), feature_extractor=extractor, **ASKED)
     sound, other = _sound(600), _sound(250, 1)
     stereo = np.stack([sound, sound[::-1]])
     calls: dict[str, tuple[Any, Mapping[str, Any]]] = {
@@ -138,7 +138,7 @@ def _for_whisper(made: Any) -> Any:
 
 
 def _sound_classes(made: Any) -> Any:
-    model, extractor = _speech("SequenceClassification")
+    model, extractor = speech("SequenceClassification")
     model.config.id2label = {0: "low", 1: "mid", 2: "high"}
     pipe = made(model=model, feature_extractor=extractor, **ASKED)
     sound, other = _sound(300), _sound(200, 1)
@@ -154,7 +154,7 @@ def _sound_classes(made: Any) -> Any:
     }
 
 
-def _picture(seed: int = 0, size: tuple[int, int] = (16, 16)) -> Any:
+def picture(seed: int = 0, size: tuple[int, int] = (16, 16)) -> Any:
     from PIL import Image
 
     values = np.random.RandomState(seed).randint(0, 256, (*size, 3)).astype(np.uint8)
@@ -180,7 +180,7 @@ def _picture_classes(made: Any) -> Any:
     for kind in (None, "multi_label_classification", "regression"):
         model = drawn("ViTForImageClassification", **VISION, num_labels=3, problem_type=kind)
         pipe = made(model=model, image_processor=of_name("ViTImageProcessor")(**PIXELS), **ASKED)
-        one, two = _picture(), _picture(1)
+        one, two = picture(), picture(1)
         found.append(_seen(pipe, {
             "one": (one, {}), "two": (one, {"top_k": 2}), "list": ([one, two], {"top_k": 1}),
             "batch": ([one, two], {"batch_size": 2}), "sigmoid": (one, {"function_to_apply": "sigmoid"}),
@@ -193,11 +193,11 @@ def _picture_classes(made: Any) -> Any:
 def _picture_features(made: Any) -> Any:
     model = drawn("ViTModel", **VISION)
     pipe = made(model=model, image_processor=of_name("ViTImageProcessor")(**PIXELS), **ASKED)
-    one = pipe(_picture())
-    more = pipe([_picture(), _picture(1)], batch_size=2, return_tensors=True)
-    pooled = refusal(lambda: pipe(_picture(), pool=True, return_tensors=True))
+    one = pipe(picture())
+    more = pipe([picture(), picture(1)], batch_size=2, return_tensors=True)
+    pooled = refusal(lambda: pipe(picture(), pool=True, return_tensors=True))
     plain = {"image_processor_kwargs": {"do_normalize": False}, "return_tensors": True}
-    bare = refusal(lambda: pipe(_picture(), **plain))
+    bare = refusal(lambda: pipe(picture(), **plain))
     return [torch.tensor(one), [torch.as_tensor(each) for each in more], pooled, bare]
 
 
@@ -210,7 +210,7 @@ def _picture_labels(made: Any) -> Any:
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     pixels = of_name("CLIPImageProcessor")(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
     pipe = made(model=model, tokenizer=tokenizer, image_processor=pixels, **ASKED)
-    one, two, labels = _picture(), _picture(1), ["cat", "new york", "my name"]
+    one, two, labels = picture(), picture(1), ["cat", "new york", "my name"]
     return _seen(pipe, {
         "one": (one, {"candidate_labels": labels}), "list": ([one, two], {"candidate_labels": labels}),
         "template": (one, {"candidate_labels": labels, "hypothesis_template": "the {}"}), "none": (one, {}),
@@ -231,11 +231,11 @@ def _boxes(made: Any) -> Any:
     pipe = made(
         model=model, image_processor=of_name("YolosImageProcessor")(size={"height": 16, "width": 16}), **ASKED
     )
-    wide = _picture(2, (8, 20))
+    wide = picture(2, (8, 20))
     found = _seen(pipe, {
-        "all": (_picture(), {"threshold": 0.0}), "some": (_picture(), {"threshold": 0.4}), "wide": (wide, {
-            "threshold": 0.0}), "usual": (wide, {}), "list": ([wide, _picture()], {"threshold": 0.2}),
-        "batch": ([_picture(3), _picture()], {"threshold": 0.2, "batch_size": 2}),
+        "all": (picture(), {"threshold": 0.0}), "some": (picture(), {"threshold": 0.4}), "wide": (wide, {
+            "threshold": 0.0}), "usual": (wide, {}), "list": ([wide, picture()], {"threshold": 0.2}),
+        "batch": ([picture(3), picture()], {"threshold": 0.2, "batch_size": 2}),
     })  # fmt: skip
     return [found, pipe._get_bounding_box(torch.tensor([1.6, 2.2, 3.9, 4.0]))]
 
@@ -248,9 +248,9 @@ def _segments(made: Any) -> Any:
     )  # fmt: skip
     pipe = made(model=model, image_processor=of_name("SegformerImageProcessor")(**PIXELS), **ASKED)
     found = []
-    for picture in (_picture(), _picture(2, (8, 20))):
+    for shown in (picture(), picture(2, (8, 20))):
         for given in ({}, {"subtask": "semantic"}, {"subtask": "panoptic"}, {"threshold": 0.5}):
-            rows = refusal(lambda given=given, picture=picture: pipe(picture, **given))
+            rows = refusal(lambda given=given, shown=shown: pipe(shown, **given))
             found.append(rows if isinstance(rows, str) else [
                 [one["score"], one["label"], [*one["mask"].size], int(np.asarray(one["mask"]).sum())] for one in rows
             ])  # fmt: skip
@@ -266,16 +266,16 @@ def _depths(made: Any) -> Any:
     )  # fmt: skip
     pipe = made(model=model, image_processor=of_name("DPTImageProcessor")(**PIXELS), **ASKED)
     found = []
-    for picture in (_picture(), _picture(2, (8, 20))):
-        one = pipe(picture)
+    for shown in (picture(), picture(2, (8, 20))):
+        one = pipe(shown)
         found.append(
             [one["predicted_depth"], [*one["depth"].size], int(np.asarray(one["depth"]).astype(int).sum())]
         )
     return found
 
 
-def _described(made: Any) -> Any:
-    """Return texts of pictures and words: pairs, lists, continued chats, ids, new texts, several pictures."""
+def seeing() -> tuple[Any, Any]:
+    """Return a tiny Llava that writes bytes, and its processor."""
     tokenizer = letters(additional_special_tokens=["<image>"], padding_side="left")
     image = tokenizer.convert_tokens_to_ids("<image>")
     text = {**SIZES, "vocab_size": 264, "num_key_value_heads": 1, "model_type": "qwen2", "pad_token_id": 0,
@@ -295,8 +295,14 @@ def _described(made: Any) -> Any:
         image_processor=pixels, tokenizer=tokenizer, patch_size=8, vision_feature_select_strategy="default",
         chat_template=template, num_additional_image_tokens=1,
     )  # fmt: skip
+    return model, processor
+
+
+def _described(made: Any) -> Any:
+    """Return texts of pictures and words: pairs, lists, continued chats, ids, new texts, several pictures."""
+    model, processor = seeing()
     pipe = made(model=model, processor=processor, **ASKED)
-    one, two = _picture(), _picture(1)
+    one, two = picture(), picture(1)
 
     def talk(picture: Any) -> Any:
         part = {"type": "image", "image": picture}
