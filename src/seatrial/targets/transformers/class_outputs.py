@@ -74,7 +74,7 @@ def number_of(found: Any) -> list[float]:
 def start_of(model: Any, due: Sequence[float] = ()) -> Sequence[float]:
     """Return how widely a fresh model draws its parameters, those of all layers as one, in the order of their names.
 
-    A spread that differs from the due one by no more than other random numbers make it is the due one.
+    A spread that differs from the due one by at most what other random numbers make of it is the due one.
     """
     values: dict[str, list[Tensor]] = {}
     for own, value in model.named_parameters():

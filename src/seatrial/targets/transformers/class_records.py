@@ -187,9 +187,9 @@ class ClassRecord(KnowsFailures):
 
     def _model(self, name: str) -> Any:
         model = self._fresh(name)[0]
-        for module in model.modules():  # where a call raises, releases of 4 leave wrappers, which copies share
-            if getattr(vars(module).get("forward"), "__name__", "") == "wrapped_forward":
-                del module.forward
+        # Where a call raises, releases of 4 leave wrappers of methods, which copies would share.
+        for module in model.modules():
+            vars(module).pop("forward", None)
         return model
 
     @cache  # noqa: B019
@@ -251,7 +251,7 @@ class ClassRecord(KnowsFailures):
             return self._fresh(name)[1]
         if what.startswith("="):
             return self._with_option(name, what[1:])
-        model, inputs = self._model(name), self._inputs(name)
+        inputs, model = self._inputs(name), self._model(name)
         if what.startswith("@"):
             return of_method(model, what[1:], inputs)
         if what == "asked":
