@@ -155,6 +155,7 @@ ADDING = (
 """They add tokens or fields, leave out some or have lengths of their own."""
 OTHERWISE: Mapping[str, str] = {
     **dict.fromkeys(ADDING, "texts alone"),
+    # A bug: a text that is not in a list is read letter by letter.
     "ColPaliProcessor": "texts alone|one of text", "ColQwen2Processor": "texts alone|one of text",
     "ClapProcessor": "is_longer", "CohereAsrProcessor": "np decoder_input_ids",
     "GroundingDinoProcessor": "forms of", "OmDetTurboProcessor": "classes_structure",

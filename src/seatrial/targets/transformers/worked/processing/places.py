@@ -192,9 +192,9 @@ LAWS: Mapping[str, Callable[[Any], list[str]]] = {
     "processors: names of inputs": _law(_named),
 }
 OTHERWISE: Mapping[str, str] = {
-    # The numbers of tokens that are said are of the pictures without their tiles, or of a row of tiles.
+    # The numbers of tokens that are said are of pictures alone in their row, or include what is around tiles and rows.
     "LlavaOnevisionProcessor": "are said", "HYV4VLProcessor": "by grids",
-    # Tokens around a place have a type too, and those of rows and columns of tiles.
+    # Tokens of rows and columns of tiles have a type too.
     "ColModernVBertProcessor": "types 1|pixel_values|are said|template",
     "Idefics3Processor": "types 1|pixel_values|are said",
     # Its own text comes around what is replaced, or the ids have a token of their own at the start or the end.
@@ -203,7 +203,7 @@ OTHERWISE: Mapping[str, str] = {
     # They are read with the other backend.
     "SmolVLMProcessor": "pixel_values", "FlavaProcessor": "pixel_values",
     "ClapProcessor": "is_longer",  # it draws which sounds are longer
-    # Spaces are removed from texts of a batch, or one text is returned: no way of the base class.
+    # Spaces around texts are removed; of a list, Omni's read the first alone, as ids with a waveform.
     "MiniCPMOcrProcessor": "of pictures, True", "MiniCPMV4_6Processor": "of pictures, True",
     "MiniCPMV4_7Processor": "of pictures, True", "Qwen2_5OmniProcessor": "of pictures",
     "Qwen3OmniMoeProcessor": "of pictures",
