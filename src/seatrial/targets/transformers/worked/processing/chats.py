@@ -327,7 +327,7 @@ OTHERWISE: Mapping[str, str] = {
     "ColPaliProcessor": f"{_MASKS}|, one:", "ColQwen2Processor": f"{_MASKS}|, one:",
     # Bugs: see the findings "padding on the left of Kosmos" and "frames of a padded sound".
     "Kosmos2Processor": f"{_ROWS}.*left|{_MASKS}", "Kosmos2_5Processor": "image_embeds_position_mask",
-    "Qwen3OmniMoeProcessor": f"{_ROWS}.*, audio",
+    "Qwen3OmniMoeProcessor": f"{_ROWS}.*, (audio|image and audio)",
     # A list of texts is the classes of one picture; a row has as many places of pictures as the row with the most.
     "GroundingDinoProcessor": _ROWS, "MllamaProcessor": f"{_ROWS}|{_MASKS}",
     # Patches of all pictures lie end to end in one row, or their numbers count from the first of a batch.
