@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.transformers.class_modes import MODES, NOISY_MODES
 from seatrial.targets.transformers.class_outputs import number_of, start_of
-from seatrial.targets.transformers.class_records import LINES, PLAIN, record
+from seatrial.targets.transformers.class_records import LINES, PLAIN, ClassRecord, record
 
 
 def test_outputs_of_each_size_weigh_alike() -> None:
@@ -59,8 +60,20 @@ def test_hooks_of_earlier_calls_are_no_part() -> None:
     first, second = _Asking(), _Asking()
     second.table.register_forward_hook(lambda module, given, found: None)
     assert MODES["parts given"](first, {}) == MODES["parts given"](second, {})
-    second.enable_input_require_grads = first.disable_input_require_grads
+    vars(second)["enable_input_require_grads"] = first.disable_input_require_grads
     assert MODES["parts given"](first, {}) != MODES["parts given"](second, {})
+
+
+def test_a_call_that_raises_leaves_no_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy in half precision computes with its own weights, not with those of the model that was copied."""
+    given, model = torch.ones(1, 2, dtype=torch.bfloat16), torch.nn.Sequential(torch.nn.Linear(2, 2))
+    whole = model[0].forward
+    vars(model[0])["forward"] = lambda *inputs: whole(*inputs)
+    monkeypatch.setattr(ClassRecord, "_fresh", lambda self, name: (model, ()))
+    with pytest.raises(RuntimeError, match="dtype"):
+        copy.deepcopy(model).to(torch.bfloat16)(given)
+    found = ClassRecord.__new__(ClassRecord)._model("any")
+    assert copy.deepcopy(found).to(torch.bfloat16)(given).shape == (1, 2)
 
 
 def test_a_record_names_its_lines_of_releases() -> None:
