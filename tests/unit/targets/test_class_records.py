@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.transformers.class_modes import MODES, NOISY_MODES
 from seatrial.targets.transformers.class_outputs import number_of, start_of
-from seatrial.targets.transformers.class_records import LINES, PLAIN, record
+from seatrial.targets.transformers.class_records import LINES, PLAIN, ClassRecord, record
 
 
 def test_outputs_of_each_size_weigh_alike() -> None:
@@ -43,6 +44,38 @@ def test_starts_are_a_constant_or_a_spread() -> None:
     assert weight == pytest.approx(-2.0, abs=0.3)
 
 
+def test_starts_allow_for_other_random_numbers() -> None:
+    """Another draw of few numbers is the due spread; twice the spread of many, and another constant, are not."""
+    model = torch.nn.Linear(16, 16)
+    torch.nn.init.constant_(model.bias, 0.5)
+    torch.nn.init.normal_(model.weight, std=0.25)
+    assert start_of(model, (50.5, -2.2, 60.0)) == [50.5, -2.2, 60.0]
+    bias, weight, _ = start_of(model, (50.25, -3.0, 60.0))
+    assert bias == 50.5
+    assert weight == pytest.approx(-2.0, abs=0.3)
+
+
+def test_hooks_of_earlier_calls_are_no_part() -> None:
+    """A hook that was there before changes nothing of what is recorded of parts."""
+    first, second = _Asking(), _Asking()
+    second.table.register_forward_hook(lambda module, given, found: None)
+    assert MODES["parts given"](first, {}) == MODES["parts given"](second, {})
+    vars(second)["enable_input_require_grads"] = first.disable_input_require_grads
+    assert MODES["parts given"](first, {}) != MODES["parts given"](second, {})
+
+
+def test_a_call_that_raises_leaves_no_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy in half precision computes with its own weights, not with those of the model that was copied."""
+    given, model = torch.ones(1, 2, dtype=torch.bfloat16), torch.nn.Sequential(torch.nn.Linear(2, 2))
+    whole = model[0].forward
+    vars(model[0])["forward"] = lambda *inputs: whole(*inputs)
+    monkeypatch.setattr(ClassRecord, "_fresh", lambda self, name: (model, ()))
+    with pytest.raises(RuntimeError, match="dtype"):
+        copy.deepcopy(model).to(torch.bfloat16)(given)
+    found = ClassRecord.__new__(ClassRecord)._model("any")
+    assert copy.deepcopy(found).to(torch.bfloat16)(given).shape == (1, 2)
+
+
 def test_a_record_names_its_lines_of_releases() -> None:
     """Each projection is of one line of releases or of both, and ends with its scale."""
     for names in record().values():
@@ -60,6 +93,20 @@ class _Tied(torch.nn.Module):
         self.kept = torch.nn.Buffer(torch.arange(3), persistent=not tied)
         if tied:
             self.head.weight = self.table.weight
+
+
+class _Asking(_Tied):
+    """A model that sets a hook on its table."""
+
+    def __init__(self) -> None:
+        super().__init__(True)
+
+    def enable_input_require_grads(self) -> None:
+        self.hook = self.table.register_forward_hook(lambda module, given, found: None)
+
+    def disable_input_require_grads(self) -> None:
+        if hasattr(self, "hook"):
+            self.hook.remove()
 
 
 def test_what_is_saved_counts_with_its_ties() -> None:

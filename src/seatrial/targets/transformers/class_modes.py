@@ -88,9 +88,11 @@ def _parts_given(model: Any, inputs: Inputs) -> Sequence[float]:
         places = [name for name, one in other.named_modules(remove_duplicate=False) if one is given]
         found.append(f"set_{end} {places}")
     other = copy.deepcopy(model)
+    before = {name: len(module._forward_hooks) for name, module in other.named_modules()}
     for method in ("enable_input_require_grads", "disable_input_require_grads"):
         getattr(other, method)()
-        hooked = [name for name, module in other.named_modules() if module._forward_hooks]
+        # an earlier call that asked for hidden states leaves hooks of its own
+        hooked = [name for name, module in other.named_modules() if len(module._forward_hooks) > before[name]]
         found.append(f"{method} {hooked}")
     return _of_names(found)
 

@@ -21,7 +21,11 @@ from seatrial.targets.transformers.small_models import END, PAD
 FLOOR = 1e-3
 """Spread of an output below which its numbers are not enlarged."""
 OF_START = 60.0
-"""Scale of starting values: a spread may be off by a quarter, as other random numbers give it."""
+"""Scale of starting values: a spread may be off by a quarter, that of few numbers by more: see `start_of`."""
+CONSTANT = 50.0
+"""A parameter of zeros is its negative, one of another constant is that much more than the constant."""
+OF_DRAWS = 5 * math.log2(math.e)
+"""Over the root of how many numbers are drawn: five times how far apart two spreads of them are, in powers of 2."""
 
 
 def tensors_of(found: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -67,20 +71,34 @@ def number_of(found: Any) -> list[float]:
     return [total / math.sqrt(num), sizes / math.sqrt(num), 1.0]
 
 
-def start_of(model: Any) -> Sequence[float]:
-    """Return how widely a fresh model draws its parameters, those of all layers as one, in the order of their names."""
+def start_of(model: Any, due: Sequence[float] = ()) -> Sequence[float]:
+    """Return how widely a fresh model draws its parameters, those of all layers as one, in the order of their names.
+
+    A spread that differs from the due one by at most what other random numbers make of it is the due one.
+    """
     values: dict[str, list[Tensor]] = {}
     for own, value in model.named_parameters():
         values.setdefault(re.sub(r"\.\d+(?=\.|$)", ".*", own), []).append(value.detach().double().flatten())
     joined = {own: torch.cat(parts) for own, parts in sorted(values.items())}
-    return [*(_spread(one) for one in joined.values() if one.numel()), OF_START]
+    drawn = [one for one in joined.values() if one.numel()]
+    found = [*map(_spread, drawn), OF_START]
+    if len(due) != len(found):
+        return found
+    bounds = [OF_DRAWS / len(one) ** 0.5 for one in drawn] + [0.0]
+    near = [_are_near(*given) for given in zip(found, due, bounds, strict=True)]
+    return [right if is_near else one for one, right, is_near in zip(found, due, near, strict=True)]
+
+
+def _are_near(one: float, right: float, bound: float) -> bool:
+    """Return whether two numbers of `_spread` are spreads, and not constants, that are near each other."""
+    return max(abs(one), abs(right)) < CONSTANT and abs(one - right) <= bound
 
 
 def _spread(value: Tensor) -> float:
     """Return a number that says which constant a parameter is, or how widely it is drawn."""
     spread = float(value.std(correction=0))
     if spread < 1e-12:
-        return -50.0 if not float(value[0]) else 50.0 + float(value[0])
+        return -CONSTANT if not float(value[0]) else CONSTANT + float(value[0])
     return math.log2(spread) if value.numel() >= 64 else 0.0
 
 

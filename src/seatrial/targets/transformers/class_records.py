@@ -172,7 +172,7 @@ class ClassRecord(KnowsFailures):
     def _fresh(self, name: str) -> tuple[Any, Sequence[float]]:
         """Return a model in evaluation mode whose weights depend on their names alone, and its starting values."""
         model = fresh_model(self._classes[name], copy.deepcopy(self._config(name)), LARGEST).eval()
-        start = start_of(model)
+        start = start_of(model, self.recorded.get(f"{name}|start", ()))
         draw_by_names_alone(model)
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -186,7 +186,11 @@ class ClassRecord(KnowsFailures):
         return model
 
     def _model(self, name: str) -> Any:
-        return self._fresh(name)[0]
+        model = self._fresh(name)[0]
+        # Where a call raises, releases of 4 leave wrappers of methods, which copies would share.
+        for module in model.modules():
+            vars(module).pop("forward", None)
+        return model
 
     @cache  # noqa: B019
     def _inputs(self, name: str) -> Inputs:
@@ -247,7 +251,7 @@ class ClassRecord(KnowsFailures):
             return self._fresh(name)[1]
         if what.startswith("="):
             return self._with_option(name, what[1:])
-        model, inputs = self._model(name), self._inputs(name)
+        inputs, model = self._inputs(name), self._model(name)
         if what.startswith("@"):
             return of_method(model, what[1:], inputs)
         if what == "asked":

@@ -50,7 +50,7 @@ class RichRecord(ClassRecord):
         except LookupError as error:
             raise NotServed(str(error)) from error
         model = fresh_model(self._classes[name], config, LARGEST).eval()
-        start = start_of(model)
+        start = start_of(model, self.recorded.get(f"{name}|{group}|start", ()))
         draw_by_names_alone(model)
         return model, start
 

@@ -242,7 +242,8 @@ _NUMBER = "num_frames.* frames"
 """A number of frames is the most there are, or frames are chosen by time alone."""
 OTHERWISE: Mapping[str, str] = {
     "MiniCPMOcrVideoProcessor": f"pixel_values_videos|{_NUMBER}",
-    "MiniCPMV4_6VideoProcessor": f"pixel_values_videos|{_NUMBER}", "Molmo2VideoProcessor": "video_token_pooling",
+    "MiniCPMV4_6VideoProcessor": f"pixel_values_videos|{_NUMBER}",
+    "Molmo2VideoProcessor": f"video_token_pooling|{_NUMBER}",
     "Glm46VVideoProcessor": f"{_NUMBER}|at the call, temporal_patch_size", "Glm4vVideoProcessor": _NUMBER,
     "Glm5NextVideoProcessor": _NUMBER, "GlmgaVideoProcessor": _NUMBER, "MuseGlimmerVideoProcessor": _NUMBER,
     # Options of the class alone, though the call takes them.

@@ -192,18 +192,22 @@ LAWS: Mapping[str, Callable[[Any], list[str]]] = {
     "processors: names of inputs": _law(_named),
 }
 OTHERWISE: Mapping[str, str] = {
-    "AyaVisionProcessor": "are said", "ChameleonProcessor": "are said|ids|pixel_values",
-    "Cohere2VisionProcessor": "are said", "Gemma3Processor": "are said", "GraniteDoclingProcessor": "are said",
-    "InternVLProcessor": "are said", "LlavaOnevisionProcessor": "are said", "Molmo2Processor": "are said|is said|ids",
-    "PixtralProcessor": "are said", "HYV4VLProcessor": "by grids",
+    # The numbers of tokens that are said are of pictures alone in their row, or include what is around tiles and rows.
+    "LlavaOnevisionProcessor": "are said", "HYV4VLProcessor": "by grids",
+    # Tokens of rows and columns of tiles have a type too.
     "ColModernVBertProcessor": "types 1|pixel_values|are said|template",
     "Idefics3Processor": "types 1|pixel_values|are said",
+    # Its own text comes around what is replaced, or the ids have a token of their own at the start or the end.
+    "ChameleonProcessor": "ids|pixel_values", "Emu3Processor": "is said|is due", "Lfm2VlProcessor": "ids",
+    "Molmo2Processor": "is said|ids", "PaliGemmaProcessor": "is said|is due", "VibeVoiceAsrProcessor": "ids",
+    # They are read with the other backend.
     "SmolVLMProcessor": "pixel_values", "FlavaProcessor": "pixel_values",
-    "Emu3Processor": "is said|is due", "PaliGemmaProcessor": "is said|is due", "Lfm2VlProcessor": "ids",
-    "VibeVoiceAsrProcessor": "ids", "ClapProcessor": "is_longer",
+    "ClapProcessor": "is_longer",  # it draws which sounds are longer
+    # Spaces around texts are removed; of a list, Omni's read the first alone, as ids with a waveform.
     "MiniCPMOcrProcessor": "of pictures, True", "MiniCPMV4_6Processor": "of pictures, True",
     "MiniCPMV4_7Processor": "of pictures, True", "Qwen2_5OmniProcessor": "of pictures",
     "Qwen3OmniMoeProcessor": "of pictures",
+    # Names of inputs leave out what some calls return: of texts for labels alone, and of a processor's own fields.
     "CohereAsrProcessor": "names of inputs", "Kosmos2_5Processor": "names of inputs",
     "MoonshineStreamingProcessor": "names of inputs", "Nemotron3_5AsrProcessor": "names of inputs",
     "NemotronAsrStreamingProcessor": "names of inputs", "PeAudioProcessor": "names of inputs",
@@ -211,7 +215,4 @@ OTHERWISE: Mapping[str, str] = {
     "VideoLlavaProcessor": "names of inputs", "Wav2Vec2BertProcessor": "names of inputs",
     "Wav2Vec2Processor": "names of inputs",
 }  # fmt: skip
-"""What classes do otherwise by design: patterns of a law and what it says.
-
-Of some the numbers that are said include what is around the places; some are read with the other backend.
-"""
+"""What classes do otherwise, by design or in all releases: patterns of a law and what it says."""

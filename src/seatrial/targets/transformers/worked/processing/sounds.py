@@ -235,7 +235,7 @@ LAWS: Mapping[str, Callable[[Any], list[str]]] = {
 _ENDS = r"batch is its rows, (audio_)?(input_features|input_values)(_mask)?\b"
 """The last frames of a sound reach into what it is padded with, or it is normalized with it."""
 _MASK = "return_attention_mask"
-"""A mask is always given, or one of frames for a mask of samples."""
+"""A mask is always given, or one of frames for a mask of samples, or it is left out where it is not requested."""
 OTHERWISE: Mapping[str, str] = {
     "ClapFeatureExtractor": "is_longer",  # it draws which sounds are longer
     "ClvpFeatureExtractor": _ENDS, "Gemma3nAudioFeatureExtractor": f"{_ENDS}|saved and read",
@@ -244,6 +244,10 @@ OTHERWISE: Mapping[str, str] = {
     "WhisperFeatureExtractor": f"{_ENDS}|{_MASK}", "InklingFeatureExtractor": _MASK,
     "Phi4MultimodalFeatureExtractor": f"{_ENDS}|{_MASK}|audio_attention_mask|saved and read",
     "CohereAsrFeatureExtractor": "audio_chunk_index", "TvltFeatureExtractor": f"{_MASK}|saved and read",
+    "OmniASRFeatureExtractor": _MASK,
+    # A bug: sounds of the caller's list are replaced; finding "sounds that a feature extractor replaces".
+    "PocketTTSFeatureExtractor": f"calls again|{_MASK}",
+    "VibeVoiceAcousticTokenizerFeatureExtractor": f"calls again|{_MASK}",
 }  # fmt: skip
 """What classes do otherwise, by design or in all releases: patterns of a law and what it says.
 
