@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,6 @@ class Architecture:
     def family(self) -> str:
         """`model_type` of the Hugging Face configuration."""
         return str(self.config.model_type)
-
-    @cached_property
-    def rotary(self) -> Any:
-        """Class of the Hugging Face model's rotary embedding."""
-        return type(skeleton(self.config).base_model.rotary_emb)
 
 
 def read_architecture(directory: Path) -> Architecture:
@@ -136,7 +130,8 @@ def rotary_buffers(architecture: Architecture, device: torch.device | None = Non
         architecture: of the model.
         device: where they are; None: the CPU.
     """
-    rotary: nn.Module = architecture.rotary(config=architecture.config)
+    make: Any = type(skeleton(architecture.config).base_model.rotary_emb)
+    rotary: nn.Module = make(config=architecture.config)
     return {f"model.rotary_emb.{name}": buffer.to(device) for name, buffer in rotary.named_buffers()}
 
 
