@@ -21,7 +21,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "left": ("", "takes blanks on the left"),
     "right": ("", "takes blanks on the right"),
     "single": ("", "alone"),
-    "copy": ("", "saved and read", "pickled", "copied"),
+    "copy": ("", "saved and read", "copied"),
     "shown": ("", "without special tokens"),
     "cleaned": ("", "cleaned up"),
     "ids": ("a list", "numpy", "torch", "a batch", "a batch in torch"),

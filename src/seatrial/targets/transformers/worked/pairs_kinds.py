@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,13 +184,11 @@ KINDS: Mapping[str, Kind] = {
 
 
 def copied(tokenizer: Any, way: str) -> Any:
-    """Return a copy of a tokenizer: saved and read, pickled, or deep; itself where no way is given."""
+    """Return a copy of a tokenizer: saved and read, or deep; itself where no way is given."""
     if way == "saved and read":
         folder = Path(new_folder()) / "1"
         tokenizer.save_pretrained(folder)
         return type(tokenizer).from_pretrained(str(folder))
-    if way == "pickled" and type(tokenizer).__name__ != "Letters":
-        return pickle.loads(pickle.dumps(tokenizer))  # noqa: S301  made here
     return copy.deepcopy(tokenizer) if way else tokenizer
 
 

@@ -29,7 +29,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "fields": ("", "all fields", "ids alone"),
     "tensors": ("", "np", "pt"),
     "target": ("", "a target", "a target alone"),
-    "copy": ("", "saved and read", "pickled", "copied"),
+    "copy": ("", "saved and read", "copied"),
 }
 """Values of each option, in words."""
 FORMS = ("form", "words", "special")
