@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -161,3 +161,28 @@ def _unlike_tokens(
 def kept(value: Any) -> Any:
     """Return a copy to compare later."""
     return copy.deepcopy(value)
+
+
+def left_by_options(
+    call: Callable[..., Any],
+    first: Any,
+    state: Callable[[], Any],
+    before: Any,
+    options: Iterable[Mapping[str, Any]],
+) -> Iterator[str]:
+    """Yield what calls with options leave behind.
+
+    Args:
+        call: takes options.
+        first: what it gave without options.
+        state: gives the attributes of what is called.
+        before: those before the first call.
+        options: of one call each.
+    """
+    for one in options:
+        try:
+            call(**one)
+        except Exception:  # noqa: BLE001  an option that the class does not take
+            continue
+    yield from (f"again{one}" for one in unlike(call(), first))
+    yield from (f"state{one}" for one in unlike(state(), before))

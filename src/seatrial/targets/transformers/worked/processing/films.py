@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,13 @@ import torch
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.trainers import new_folder
-from seatrial.targets.transformers.worked.processing.compare import kept, plain, unlike, unlike_rows
+from seatrial.targets.transformers.worked.processing.compare import (
+    kept,
+    left_by_options,
+    plain,
+    unlike,
+    unlike_rows,
+)
 from seatrial.targets.transformers.worked.processing.pictures import MEAN, STD
 from seatrial.targets.transformers.worked.records import pictures, videos
 
@@ -56,17 +62,14 @@ def _again(made: Any) -> Iterator[str]:
     films = _films()[:2]
     first = _call(processor, films)
     yield from (f"films{one}" for one in unlike(films, _films()[:2]))
-    for options in (
+    options: tuple[Mapping[str, Any], ...] = (
         {"do_normalize": False, "do_rescale": False}, {"do_resize": False}, {"return_tensors": "pt"},
         {"do_sample_frames": True, "num_frames": 2}, {"do_sample_frames": True, "fps": 1},
         {"size": {"height": 28, "width": 28}},
-    ):  # fmt: skip
-        try:
-            _call(processor, films, **options)
-        except Exception:  # noqa: BLE001  an option that the class does not take
-            continue
-    yield from (f"again{one}" for one in unlike(_call(processor, films), first))
-    yield from (f"state{one}" for one in unlike(_state(processor), before))
+    )  # fmt: skip
+    yield from left_by_options(
+        partial(_call, processor, films), first, partial(_state, processor), before, options
+    )
 
 
 def _state(processor: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,12 @@ import torch
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.known import KnownFailure, since
 from seatrial.targets.common.trainers import new_folder
-from seatrial.targets.transformers.worked.processing.compare import plain, unlike, unlike_rows
+from seatrial.targets.transformers.worked.processing.compare import (
+    left_by_options,
+    plain,
+    unlike,
+    unlike_rows,
+)
 from seatrial.targets.transformers.worked.records import pictures, tensor_pictures
 
 Made = Any
@@ -83,17 +88,14 @@ def _again(made: Any) -> Iterator[str]:
         kept_tensors = copy.deepcopy(tensors)
         _call(processor, tensors)
         yield from (f"tensors{one}" for one in unlike(tensors, kept_tensors))
-    for options in (
+    options: tuple[Mapping[str, Any], ...] = (
         {"do_normalize": False, "do_rescale": False},
         {"do_resize": False},
         {"return_tensors": "pt"},
-    ):
-        try:
-            _call(processor, images, **options)
-        except Exception:  # noqa: BLE001  an option that the class does not take
-            continue
-    yield from (f"again{one}" for one in unlike(_call(processor, images), first))
-    yield from (f"state{one}" for one in unlike(_state(processor), before))
+    )
+    yield from left_by_options(
+        partial(_call, processor, images), first, partial(_state, processor), before, options
+    )
 
 
 def _state(processor: Any) -> dict[str, Any]:

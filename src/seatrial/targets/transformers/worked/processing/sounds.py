@@ -6,14 +6,19 @@ import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.trainers import new_folder
-from seatrial.targets.transformers.worked.processing.compare import kept, unlike, unlike_rows
+from seatrial.targets.transformers.worked.processing.compare import (
+    kept,
+    left_by_options,
+    unlike,
+    unlike_rows,
+)
 from seatrial.targets.transformers.worked.records import sounds
 
 LENGTHS = (4300, 2600, 3100)
@@ -73,13 +78,9 @@ def _again(made: Any) -> Iterator[str]:
     given = _sounds()
     first = _call(extractor, given)
     yield from (f"sounds{one}" for one in unlike(given, _sounds()))
-    for options in OTHER_OPTIONS:
-        try:
-            _call(extractor, given, **options)
-        except Exception:  # noqa: BLE001  an option that the class does not take
-            continue
-    yield from (f"again{one}" for one in unlike(_call(extractor, given), first))
-    yield from (f"state{one}" for one in unlike(_state(extractor), before))
+    yield from left_by_options(
+        partial(_call, extractor, given), first, partial(_state, extractor), before, OTHER_OPTIONS
+    )
 
 
 def _state(extractor: Any) -> dict[str, Any]:
