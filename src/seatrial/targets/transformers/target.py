@@ -57,6 +57,7 @@ class TransformersTarget(ComponentsTarget):
             paired,
             piped,
             starts,
+            training_laws,
         )
         from seatrial.targets.transformers.worked import models as worked_models
         from seatrial.targets.transformers.worked.processing import adapter as worked_processing
@@ -100,6 +101,7 @@ class TransformersTarget(ComponentsTarget):
             paired,
             piped,
             starts,
+            training_laws,
             worked_models,
             worked_processing,
             worked_records,
