@@ -192,10 +192,10 @@ def _permuted(made: Any) -> list[str]:
             begin = 0
             while begin < size:
                 span = int(torch.randint(1, longest + 1, (1,)))
-                room = int(span / share)
-                first = begin + int(torch.randint(room - span + 1, (1,)))
+                width = int(span / share)
+                first = begin + int(torch.randint(width - span + 1, (1,)))
                 row[first : first + span] = True
-                begin += room
+                begin += width
         what = f"{share=:.2f}, {longest=}, {seed=}"
         special = {*tokenizer.all_special_ids}
         drawn &= torch.tensor([[one not in special for one in row] for row in rows.tolist()])
@@ -335,12 +335,12 @@ def _printed(made: Any) -> list[str]:
     """Return which logs a callback prints: those of the first process of a machine, without the count of operations."""
     wrong = []
     for first in (True, False):
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
             made().on_log(
                 None, SimpleNamespace(is_local_process_zero=first), None, logs={"loss": 1.5, "total_flos": 7}
             )
-        text = told.getvalue()
+        text = printed.getvalue()
         wrong += [] if ("1.5" in text) is first and "total_flos" not in text else [f"{first=}: {text!r}"]
     return wrong
 
@@ -354,7 +354,7 @@ TRAINING_LAW_ROWS: Sequence[Row] = (
     Row("formulas", f"{OPTIMIZATION}:get_linear_schedule_with_warmup", "edges", _linear, []),
     Row("formulas", f"{OPTIMIZATION}:get_cosine_schedule_with_warmup", "edges and cycles", _cosine, []),
     Row("formulas", f"{OPTIMIZATION}:get_inverse_sqrt_schedule", "no warmup, and scales", _roots, []),
-    Row("states", f"{OPTIMIZATION}:GreedyLR", "saved and read between two steps", _continued, []),
+    Row("formulas", f"{OPTIMIZATION}:GreedyLR", "saved and read between two steps", _continued, []),
     Row("formulas", f"{BOXES}:box_area", "numbers of each type", _areas, []),
     Row("formulas", "transformers.loss.loss_lw_detr:LwDetrImageLoss", "boxes without overlap", _quality, []),
     Row("formulas", "transformers.loss.loss_utils:ForSequenceClassificationLoss", "whole numbers", _whole_numbers, []),
