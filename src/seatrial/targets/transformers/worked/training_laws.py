@@ -7,6 +7,7 @@ import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,8 +137,8 @@ def _linear(function: Any) -> list[str]:
             for step in range(whole + 3)
         ]
         wrong += unlike(
-            _rates(lambda one, warm=warm, whole=whole: function(one, warm, whole), whole + 3), due
-        )  # type: ignore[misc]
+            _rates(partial(function, num_warmup_steps=warm, num_training_steps=whole), whole + 3), due
+        )
     return wrong
 
 
@@ -152,9 +153,7 @@ def _cosine(function: Any) -> list[str]:
             else max(0.0, 1 + math.cos(turn * (step - warm) / max(1, whole - warm)))
             for step in range(whole + 3)
         ]
-        found = _rates(
-            lambda one, warm=warm, whole=whole, more=more: function(one, warm, whole, **more), whole + 3
-        )  # type: ignore[misc]
+        found = _rates(partial(function, num_warmup_steps=warm, num_training_steps=whole, **more), whole + 3)
         wrong += unlike(found, due, f"{warm} of {whole}, {cycles} cycles")
     return wrong
 
@@ -170,7 +169,7 @@ def _roots(function: Any) -> list[str]:
         if any(math.isnan(one) for one in due):
             continue
         more = {} if scale is None else {"timescale": scale}
-        found = _rates(lambda one, warm=warm, more=more: function(one, warm, **more), 8)  # type: ignore[misc]
+        found = _rates(partial(function, num_warmup_steps=warm, **more), 8)
         wrong += unlike(found, due, f"{warm} of warmup, {scale=}", 1e-9)
     return wrong
 
@@ -220,8 +219,9 @@ def _permuted(made: Any) -> list[str]:
 def _words(made: Any) -> list[str]:
     """Return where masked words are not those of which a token was drawn: of arrays and tensors, by special tokens."""
     words = np.array([[-1, 1, 1, 2, 3, 3, -1, -1], [-1, 1, 2, 2, 2, -1, 3, -1], [1, 2, 3, 4, 4, 5, 6, 6]])
-    wrong = []
-    for seed, kind in itertools.product(range(12), (np.array, torch.tensor, list)):
+    wrong, kinds = [], (np.array, torch.tensor, list)
+    kind: Any
+    for seed, kind in itertools.product(range(12), kinds):
         drawn = numbers(3, 8, seed=seed) > 0.4
         due = [
             [own != -1 and any(one == own and hit for one, hit in zip(row, hits, strict=True)) for own in row]
