@@ -24,6 +24,7 @@ from seatrial.targets.transformers.worked.inner_states import INNER_ROWS
 from seatrial.targets.transformers.worked.mask_forms import FORM_ROWS
 from seatrial.targets.transformers.worked.masks import MASK_ROWS
 from seatrial.targets.transformers.worked.other_files import OTHER_ROWS
+from seatrial.targets.transformers.worked.outputs import OUTPUT_ROWS
 from seatrial.targets.transformers.worked.packed_masks import PACKED_ROWS
 from seatrial.targets.transformers.worked.resized import RESIZED_ROWS
 from seatrial.targets.transformers.worked.rope_axes import AXIS_ROWS
@@ -64,6 +65,7 @@ ROWS: Sequence[Row] = (
     *CAPACITY_ROWS,
     *TEXT_HEAD_ROWS,
     *INNER_ROWS,
+    *OUTPUT_ROWS,
 )
 
 

@@ -179,6 +179,37 @@ def _computed(group: str, kinds: Any) -> list[str]:
     return wrong[:4]
 
 
+DERIVED = ("linear", "llama3", "proportional")
+"""Kinds that derive the width of a head that is None: the others end with a TypeError."""
+
+
+def _with_other_widths(group: str, kinds: Any) -> list[str]:
+    """Return where frequencies are not those of the formula: no width of a head is given, or a layer type is."""
+    wrong = []
+    for options in KINDS[group]:
+        kind = options["rope_type"]
+        if kind not in kinds:
+            raise NotServed(f"no rotary embeddings of the kind {kind}")
+        try:
+            config = of_llama(options)
+        except NotServed:
+            continue
+        if kind in DERIVED:
+            config.head_dim = None
+        layers = {None: config}
+        if hasattr(config, "rope_parameters") and "truncate" not in options:
+            layers["full_attention"] = _layered(options, PLAIN)
+        length = 300 if kind in ("longrope", "dynamic") else None
+        right = frequencies({"rope_theta": BASE, **options}, length=length)
+        for layer, one in layers.items():
+            more = {} if layer is None else {"layer_type": layer}
+            found, attention = kinds[kind](one, torch.device("cpu"), seq_len=length, **more)
+            wrong += unlike(
+                [*found.tolist(), attention], [*right[0], right[1]], f"{dict(options)}, {layer}", 1e-5
+            )
+    return wrong[:4]
+
+
 def _layered(options: Options, other: Options) -> Any:
     made: Any = find_name("transformers", ["transformers:Gemma3TextConfig"])
     if not hasattr(made(), "rope_parameters"):
@@ -238,6 +269,17 @@ ROPE_ROWS: Sequence[Row] = (
             partial(_computed, group),
             [],
             since="5" if group.endswith("not given") else "4.56",
+        )
+        for group in KINDS
+    ),
+    *(
+        Row(
+            "formulas",
+            FUNCTIONS,
+            f"frequencies by other widths, {group}",
+            partial(_with_other_widths, group),
+            [],
+            since="4.57" if group.partition(",")[0] in ("linear", "llama3") else "5.24",
         )
         for group in KINDS
     ),
