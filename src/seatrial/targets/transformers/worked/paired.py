@@ -10,6 +10,7 @@ from seatrial.targets.transformers.worked.batched_pairs import BATCHED_ROWS
 from seatrial.targets.transformers.worked.defaulted_pairs import DEFAULTED_ROWS
 from seatrial.targets.transformers.worked.generated_pairs import GENERATED_ROWS
 from seatrial.targets.transformers.worked.kept_caches import KEPT_CACHE_ROWS
+from seatrial.targets.transformers.worked.media_pairs import MEDIA_PAIR_ROWS
 from seatrial.targets.transformers.worked.paired_collators import PAIRED_BATCH_ROWS
 from seatrial.targets.transformers.worked.paired_evaluations import PAIRED_EVALUATION_ROWS
 from seatrial.targets.transformers.worked.paired_generations import PAIRED_GENERATION_ROWS
@@ -38,7 +39,7 @@ class OfPipelines(Worked):
     """What pipelines give for any two of their options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*PIPED_ROWS, *ANSWERED_ROWS, *SPANNED_ROWS, *DEFAULTED_ROWS)
+    worked_rows = (*PIPED_ROWS, *ANSWERED_ROWS, *SPANNED_ROWS, *DEFAULTED_ROWS, *MEDIA_PAIR_ROWS)
 
 
 class OfRuns(Worked):
