@@ -54,6 +54,13 @@ class OfPictures(Worked):
     worked_rows: ClassVar[Sequence[Row]] = (*rows_of("pictures", OF_PICTURES), *rows_of("posts", OF_PICTURES))
 
 
+class OfPixels(Worked):
+    """Pixels of every image processor by plain computations; see `pixels`."""
+
+    package = "transformers"
+    worked_rows: ClassVar[Sequence[Row]] = rows_of("pixels", OF_PICTURES)
+
+
 class OfFilmsAndSounds(Worked):
     """Every video processor and feature extractor; see `films` and `sounds`."""
 
@@ -71,5 +78,6 @@ ADAPTERS: dict[str, type[Any]] = {
     "processors-places": OfPlaces,
     "processors-chats": OfChats,
     "processors-pictures": OfPictures,
+    "processors-pixels": OfPixels,
     "processors-films-sounds": OfFilmsAndSounds,
 }
