@@ -12,6 +12,7 @@ import numpy as np
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.transformers.worked.processing import pictures
 from seatrial.targets.transformers.worked.processing.compare import plain
+from seatrial.targets.transformers.worked.records.pictures import _picture
 
 PLAIN: Mapping[str, Any] = {
     "do_resize": False, "do_rescale": False, "do_normalize": False, "do_center_crop": False, "do_pad": False,
@@ -26,7 +27,7 @@ MAPS = ("as it is", "twice", "twice, nearest", "cropped")
 
 
 def _maker(made: Any, needed: str) -> Callable[..., Any]:
-    """Return how to make a processor whose pixels stay, but for what is given.
+    """Return how to make a processor whose pixels stay, except for what is given.
 
     Raises:
         NotServed: the class does not have the option that is needed.
@@ -58,7 +59,7 @@ def _unlike(found: np.ndarray, due: np.ndarray, what: str) -> Iterator[str]:
 
 
 def _line(length: int, size: int, up: int) -> np.ndarray:
-    """Return which places of a line its middle part has, -1 beside it; halves go up or down."""
+    """Return which places of a line its middle part has, -1 next to it; halves go up or down."""
     start = (length - size + up) // 2
     places = np.arange(start, start + size)
     places[(places < 0) | (places >= length)] = -1
@@ -66,14 +67,14 @@ def _line(length: int, size: int, up: int) -> np.ndarray:
 
 
 def _middles(image: Any, height: int, width: int) -> Iterator[np.ndarray]:
-    """Yield middle parts of a picture with zeros beside it, by how halves are rounded."""
+    """Yield middle parts of a picture with zeros next to it, by how halves are rounded."""
     whole = np.pad(_due(image), ((0, 0), (0, 1), (0, 1)))
     for up, right in product((0, 1), (0, 1)):
         yield whole[:, _line(image.height, height, up)][:, :, _line(image.width, width, right)]
 
 
 def _cropped(made: Any) -> Iterator[str]:
-    """Yield where what is cropped is not the middle of a picture, with zeros beside it."""
+    """Yield where what is cropped is not the middle of a picture, with zeros next to it."""
     new = _maker(made, "do_center_crop")
     for height, width in CROPS:
         processor = new(do_center_crop=True, crop_size={"height": height, "width": width})
@@ -89,7 +90,7 @@ def _multiplied(made: Any) -> Iterator[str]:
     """Yield where a picture of twice or three times the size by the nearest pixel does not repeat pixels."""
     new = _maker(made, "do_resize")
     for (width, height), times in product(((24, 16), (16, 32), (32, 32)), (2, 3)):
-        image = pictures.pictures._picture(width, height)
+        image = _picture(width, height)
         due = _due(image).repeat(times, 1).repeat(times, 2)
         sides = {"height": height * times, "width": width * times}
         processor = new(do_resize=True, size=sides, resample=0)
@@ -104,7 +105,7 @@ def _shortest(made: Any) -> Iterator[str]:
     if "shortest_edge" not in (pictures._new(made).to_dict().get("size") or {}):
         raise NotServed("no shortest side")
     for (width, height), times in product(((24, 16), (16, 32), (32, 32)), (2, 3)):
-        image = pictures.pictures._picture(width, height)
+        image = _picture(width, height)
         due = _due(image).repeat(times, 1).repeat(times, 2)
         processor = new(do_resize=True, size={"shortest_edge": min(width, height) * times}, resample=0)
         yield from _unlike(_pixels(processor, [image])[0], due, f"{(width, height)} times {times}")
@@ -148,7 +149,7 @@ def _labels(made: Any) -> Iterator[str]:
         raise NotServed("no maps")
     reduces = "do_reduce_labels" in pictures._new(made).to_dict()
     crops = "do_center_crop" in pictures._new(made).to_dict()
-    image = pictures.pictures._picture(32, 48)
+    image = _picture(32, 48)
     given = (np.arange(48 * 32).reshape(48, 32) * 7 % 23).astype(np.uint8)
     given[:4, :5] = 255
     for reduced, way in product((False, True) if reduces else (False,), MAPS):
