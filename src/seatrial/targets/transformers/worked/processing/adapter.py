@@ -10,6 +10,7 @@ from seatrial.targets.transformers.worked.processing.process import rows_of
 
 OF_PICTURES = "transformers.image_processing_base:ImageProcessingMixin"
 OF_PROCESSORS = "transformers.processing_utils:ProcessorMixin"
+OF_SOUNDS = "transformers.feature_extraction_sequence_utils:SequenceFeatureExtractor"
 
 
 class OfProcessors(Worked):
@@ -54,13 +55,27 @@ class OfPictures(Worked):
     worked_rows: ClassVar[Sequence[Row]] = (*rows_of("pictures", OF_PICTURES), *rows_of("posts", OF_PICTURES))
 
 
+class OfPixels(Worked):
+    """Pixels of every image processor by plain computations; see `pixels`."""
+
+    package = "transformers"
+    worked_rows: ClassVar[Sequence[Row]] = rows_of("pixels", OF_PICTURES)
+
+
+class OfWaves(Worked):
+    """Samples of every feature extractor by plain computations; see `waves`."""
+
+    package = "transformers"
+    worked_rows: ClassVar[Sequence[Row]] = rows_of("waves", OF_SOUNDS)
+
+
 class OfFilmsAndSounds(Worked):
     """Every video processor and feature extractor; see `films` and `sounds`."""
 
     package = "transformers"
     worked_rows: ClassVar[Sequence[Row]] = (
         *rows_of("films", "transformers.video_processing_utils:BaseVideoProcessor"),
-        *rows_of("sounds", "transformers.feature_extraction_sequence_utils:SequenceFeatureExtractor"),
+        *rows_of("sounds", OF_SOUNDS),
     )
 
 
@@ -71,5 +86,7 @@ ADAPTERS: dict[str, type[Any]] = {
     "processors-places": OfPlaces,
     "processors-chats": OfChats,
     "processors-pictures": OfPictures,
+    "processors-pixels": OfPixels,
+    "processors-waves": OfWaves,
     "processors-films-sounds": OfFilmsAndSounds,
 }
