@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -142,7 +142,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
 
 
-KINDS = {"numpy": np.asarray, "torch": torch.tensor}
+KINDS: Mapping[str, Callable[[Any], Any]] = {"numpy": np.asarray, "torch": torch.tensor}
 
 
 def _reshaped(name: str, function: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Arguments that a model with a head passes on to the model under it: each arrives there as it was given.
+"""Arguments that a model with a head passes on to the model under it: each arrives there unchanged.
 
 A law over every class of every module: a call with one argument, in which the model under the head only keeps what
 it is given. The same holds for methods of both that return the features of pictures, films and sounds.

@@ -196,13 +196,13 @@ def _with_other_widths(group: str, kinds: Any) -> list[str]:
             continue
         if kind in DERIVED:
             config.head_dim = None
-        layers = {None: config}
+        layers: dict[str | None, Any] = {None: config}
         if hasattr(config, "rope_parameters") and "truncate" not in options:
             layers["full_attention"] = _layered(options, PLAIN)
         length = 300 if kind in ("longrope", "dynamic") else None
         right = frequencies({"rope_theta": BASE, **options}, length=length)
         for layer, one in layers.items():
-            more = {} if layer is None else {"layer_type": layer}
+            more: dict[str, str] = {} if layer is None else {"layer_type": layer}
             found, attention = kinds[kind](one, torch.device("cpu"), seq_len=length, **more)
             wrong += unlike(
                 [*found.tolist(), attention], [*right[0], right[1]], f"{dict(options)}, {layer}", 1e-5
