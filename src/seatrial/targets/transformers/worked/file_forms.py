@@ -35,7 +35,16 @@ def _core(model: Any, tokens: Sequence[str], first: bool) -> Any:
 def _bytes() -> Any:
     from tokenizers import decoders, models, pre_tokenizers
 
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "is"), ("i", "s"), ("g", "o"), ("go", "o"), ("Ġ", "goo"), ("o", "p")]
+    merges = [
+        ("t", "h"),
+        ("th", "e"),
+        ("Ġ", "is"),
+        ("i", "s"),
+        ("g", "o"),
+        ("go", "o"),
+        ("Ġ", "goo"),
+        ("o", "p"),
+    ]
     letters = [*SPECIALS, *sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
     core = _core(models.BPE({one: at for at, one in enumerate(letters)}, merges), SPECIALS, False)
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -113,8 +122,13 @@ def unlike_file(auto: Any, form: str, said: Mapping[str, Any], model: Mapping[st
         due = core.encode(text, add_special_tokens=False)
         found = read(text, add_special_tokens=False)["input_ids"]
         if found != due.ids:
-            return f"{type(read).__name__}, {text!r}: {read.convert_ids_to_tokens(found)}, {due.tokens} is due"
-        written, right = read.decode(found, clean_up_tokenization_spaces=False), core.decode(due.ids, skip_special_tokens=False)
+            return (
+                f"{type(read).__name__}, {text!r}: {read.convert_ids_to_tokens(found)}, {due.tokens} is due"
+            )
+        written, right = (
+            read.decode(found, clean_up_tokenization_spaces=False),
+            core.decode(due.ids, skip_special_tokens=False),
+        )
         if written != right:
             return f"{type(read).__name__}: {written!r}, {right!r} is due"
     return None

@@ -36,7 +36,12 @@ FLAT: Mapping[str, Sequence[str]] = {
     "sampling_rate": ("audio_kwargs",), "return_tensors": tuple(one for one in DEFAULTS if one[0] != "c"),
 }  # fmt: skip
 """Options that need no group, and the groups that have them."""
-VALUES: Mapping[str, Any] = {"truncation": True, "do_resize": False, "sampling_rate": 300, "return_tensors": "pt"}
+VALUES: Mapping[str, Any] = {
+    "truncation": True,
+    "do_resize": False,
+    "sampling_rate": 300,
+    "return_tensors": "pt",
+}
 GROUPS = [name for name in DEFAULTS if name != "common_kwargs"]
 
 

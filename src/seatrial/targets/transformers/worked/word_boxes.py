@@ -100,9 +100,7 @@ def _file(kind: Kind) -> str:
     else:
         core = Tokenizer(models.Unigram(given["vocab"], unk_id=3))
         core.pre_tokenizer = pre_tokenizers.Metaspace()
-    ids = [
-        (one, core.token_to_id(one)) for one in dict.fromkeys((*kind.first, *kind.between, *kind.last))
-    ]
+    ids = [(one, core.token_to_id(one)) for one in dict.fromkeys((*kind.first, *kind.between, *kind.last))]
     single, pair = ([*kind.first, "$A", *kind.last], [*kind.first, "$A", *kind.between, "$B", *kind.last])
     core.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     path = Path(new_folder()) / "tokenizer.json"
@@ -217,7 +215,12 @@ def _framed(tokenizer: Any, kind: Kind, asked: Asked, at: int) -> list[list[Toke
     words = DOCUMENTS[at]
     whole = not asked.made.get("only_label_first_subword", True)
     body = _tokens(tokenizer, kind, words, _places(len(words), at, kind), range(len(words)), whole)
-    ends = {"[CLS]": "cls_token_box", "<s>": "cls_token_box", "[SEP]": "sep_token_box", "</s>": "sep_token_box"}
+    ends = {
+        "[CLS]": "cls_token_box",
+        "<s>": "cls_token_box",
+        "[SEP]": "sep_token_box",
+        "</s>": "sep_token_box",
+    }
 
     def special(names: Sequence[str]) -> list[Token]:
         if not asked.call.get("add_special_tokens", True):
@@ -295,7 +298,9 @@ def _unlike(found: Any, due: Sequence[Mapping[str, list[Any]]], fields: Sequence
         if len(have) != len(right):
             wrong.append(f"{len(have)} rows, {len(right)} are due")
         pairs = enumerate(zip(have, right, strict=False))
-        wrong += [f"row {at}, {field}: {one}, {other} is due" for at, (one, other) in pairs if one != other][:1]
+        wrong += [f"row {at}, {field}: {one}, {other} is due" for at, (one, other) in pairs if one != other][
+            :1
+        ]
     return wrong
 
 

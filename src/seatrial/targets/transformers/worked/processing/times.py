@@ -82,7 +82,9 @@ def _several(made: Any) -> Iterator[str]:
     size = len(end) or None
     alone = [_rows(_call(made, ["{video}"], [one]))[0] for one in range(len(FRAMES))]
     bare = [one[len(start) : -len(end) if size else None] for one in alone]
-    letters = {one: _rows(dict(shared(made)(text=[one], padding=True).items()))[0][len(start)] for one in "abc"}
+    letters = {
+        one: _rows(dict(shared(made)(text=[one], padding=True).items()))[0][len(start)] for one in "abc"
+    }
 
     def due(text: str, films: Sequence[int]) -> list[int]:
         given, found = iter(films), list(start)
