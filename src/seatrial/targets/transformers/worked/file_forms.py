@@ -135,7 +135,7 @@ def unlike_file(auto: Any, form: str, said: Mapping[str, Any], model: Mapping[st
 
 
 OWN = {"qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp", "siglip2", "hyperclovax_vision_v2"}
-"""Types of models whose tokenizers are of the model's class, whatever a folder says (Transformers 5)."""
+"""Types of models whose tokenizers are of the model's class, regardless of what a folder says (Transformers 5)."""
 BYTES, LETTERS = "byte pairs of bytes", "byte pairs of letters"
 ANY_OF_5 = ("FNet", "TokenizersBackend")
 BYTES_OF_5 = ("Roberta", "GPT2", "Deberta", "Bart", "Llama", "LED", "Luke", "Mvp", "Whisper")

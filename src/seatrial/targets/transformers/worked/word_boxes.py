@@ -235,14 +235,14 @@ def _framed(tokenizer: Any, kind: Kind, asked: Asked, at: int) -> list[list[Toke
         places = ["/html" if kind.paths else [0] * 4] * len(parts)
         question = _tokens(tokenizer, kind, parts, places, [none] * len(parts), True)
         before_ = [*before_, *(Token(one.id, empty or 0, none) for one in question), *special(kind.between)]
-    room = len(body)
+    space = len(body)
     if asked.call.get("truncation"):
-        room = asked.max_length - len(before_) - len(after)
-    step = max(1, room - asked.call.get("stride", 0))
-    starts = range(0, max(1, len(body) - room + step), step)
+        space = asked.max_length - len(before_) - len(after)
+    step = max(1, space - asked.call.get("stride", 0))
+    starts = range(0, max(1, len(body) - space + step), step)
     if not asked.call.get("return_overflowing_tokens"):
         starts = range(1)
-    return [[*before_, *body[start : start + room], *after] for start in starts]
+    return [[*before_, *body[start : start + space], *after] for start in starts]
 
 
 def _padded(tokenizer: Any, kind: Kind, asked: Asked, rows: Sequence[list[Token]]) -> list[list[Token]]:

@@ -1,4 +1,4 @@
-"""Laws of processors: what they take besides texts and media is heeded, by each way, and in its call alone."""
+"""Laws of processors: what they take besides texts and media is used, by each way, and in its call alone."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _answer(processor: Any, rows: str, **options: Any) -> dict[str, Any] | None:
         return None
 
 
-def _heeded(made: Any) -> Iterator[str]:
+def _used(made: Any) -> Iterator[str]:
     """Yield options of a class that change nothing, other ways to give them, and what they leave for later calls."""
     cases, judged = OPTIONS.get(made.__name__.removesuffix("Processor"), ()), False
     processor = shared(made)
@@ -161,7 +161,7 @@ def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
 
 
 LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "own options: heeded": _law(_heeded),
+    "own options: used": _law(_used),
     "own options: tokens": _law(_written),
 }
 OTHERWISE: Mapping[str, str] = {

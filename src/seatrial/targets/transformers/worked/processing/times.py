@@ -121,7 +121,7 @@ def _fields(made: Any) -> Iterator[str]:
                 yield from (f"{given}, {name}{one}" for one in unlike(have, due))
 
 
-def _heeded(made: Any) -> Iterator[str]:
+def _rated(made: Any) -> Iterator[str]:
     """Yield a class that writes times and gives the same for films of another rate."""
     _served(made)
     older = before("transformers", "5")(None)
@@ -146,7 +146,7 @@ def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
 LAWS: Mapping[str, Callable[[Any], list[str]]] = {
     "times: several films": _law(_several),
     "times: fields of films": _law(_fields),
-    "times: other rates": _law(_heeded),
+    "times: other rates": _law(_rated),
 }
 WRITES: Sequence[str] = (
     "Gemma4", "Gemma4Unified", "Glm46V", "Glm4v", "Glm5Next", "Kimi_K25", "Lfm3Vl", "MiniMaxM3VL", "Molmo2",
