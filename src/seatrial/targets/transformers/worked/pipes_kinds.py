@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from seatrial.targets.common.worked_rows import Row, unlike
-from seatrial.targets.transformers.worked.pipes import ASKED, SIZES, of_config, of_name, tokens, words
+from seatrial.targets.transformers.small_models import model_class as of_name
+from seatrial.targets.transformers.worked.pipes import ASKED, SIZES, of_config, tokens, words
 from seatrial.targets.transformers.worked.pipes_media import PIXELS, VISION, picture
 
 LABELS = ("cat", "new york", "my name")

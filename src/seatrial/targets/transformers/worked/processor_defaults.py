@@ -48,7 +48,7 @@ GROUPS = [name for name in DEFAULTS if name != "common_kwargs"]
 def _class(base: Any, options_base: Any, defaults: Options) -> tuple[Any, Any]:
     """Return a class of options with defaults, and a processor that merges them."""
 
-    class Options(options_base, total=False):  # type: ignore[misc]
+    class Options(options_base, total=False):  # type: ignore[misc, call-arg]
         """Options by group."""
 
     class Processor(base):  # type: ignore[misc]

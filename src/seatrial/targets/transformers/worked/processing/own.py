@@ -63,7 +63,8 @@ OPTIONS: Mapping[str, Sequence[Own]] = {
 
 def _answer(processor: Any, rows: str, **options: Any) -> dict[str, Any] | None:
     try:
-        return plain(dict(processor(**arguments(processor, ROWS[rows], padding=True), **options).items()))
+        found = processor(**arguments(processor, ROWS[rows], padding=True), **options)
+        return {name: plain(value) for name, value in found.items()}
     except Exception:  # noqa: BLE001  rows or options that the class does not take
         return None
 
@@ -110,11 +111,11 @@ def _regions(made: Any) -> Iterator[str]:
                 if str(right) not in text:
                     yield f"{(width, height)}, {given}: {text[-60:]!r}, {right} is due"
     image = inputs._media("images", 0)
-    for given, due in (({"color": "red"}, "[red]"), ({"format": True}, "OCR with format")):
-        text = _text(processor, dict(processor(images=[image.copy()], **given).items()))
+    for more, due in (({"color": "red"}, "[red]"), ({"format": True}, "OCR with format")):
+        text = _text(processor, dict(processor(images=[image.copy()], **more).items()))
         plain_text = _text(processor, dict(processor(images=[image.copy()]).items()))
         if due not in text or due in plain_text:
-            yield f"{given}: {text[-60:]!r}, {due} is due"
+            yield f"{more}: {text[-60:]!r}, {due} is due"
 
 
 def _completed(made: Any) -> Iterator[str]:
