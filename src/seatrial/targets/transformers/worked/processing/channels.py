@@ -6,6 +6,7 @@ All outputs are compared, and not the pixels alone: sizes, masks, boxes, maps an
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -100,7 +101,7 @@ def _outputs(made: Any) -> Iterator[str]:
             continue  # an option that the class does not use
         judged = True
         for key in found:
-            if "pixel_values" in key and np.shape(found[key][0])[-1:] == (3,):
+            if re.search("pixel_values|^images$", key) and np.shape(found[key][0])[-1:] == (3,):
                 found[key] = _moved(found[key])
         yield from (f"{name}:{one}" for one in list(unlike(found, due))[:1])
     if not judged:
