@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from seatrial.targets.common.worked_rows import Row, Worked
+from seatrial.targets.transformers.worked.file_forms import FILE_FORM_ROWS
+from seatrial.targets.transformers.worked.pipes_kinds import PIPE_KIND_ROWS
 from seatrial.targets.transformers.worked.processing.process import rows_of
+from seatrial.targets.transformers.worked.processor_defaults import PROCESSOR_DEFAULT_ROWS
+from seatrial.targets.transformers.worked.word_boxes import WORD_BOX_ROWS
 
 OF_PICTURES = "transformers.image_processing_base:ImageProcessingMixin"
 OF_PROCESSORS = "transformers.processing_utils:ProcessorMixin"
@@ -79,6 +83,46 @@ class OfFilmsAndSounds(Worked):
     )
 
 
+class OfChannels(Worked):
+    """Places of channels of every image processor; see `channels`."""
+
+    package = "transformers"
+    thorough = True
+    worked_rows: ClassVar[Sequence[Row]] = rows_of("channels", OF_PICTURES)
+
+
+class OfTimes(Worked):
+    """Times of several films of every processor; see `times`."""
+
+    package = "transformers"
+    thorough = True
+    worked_rows: ClassVar[Sequence[Row]] = rows_of("times", OF_PROCESSORS)
+
+
+class OfOwnOptions(Worked):
+    """What every processor takes besides texts and media; see `own` and `processor_defaults`."""
+
+    package = "transformers"
+    thorough = True
+    worked_rows: ClassVar[Sequence[Row]] = (*rows_of("own", OF_PROCESSORS), *PROCESSOR_DEFAULT_ROWS)
+
+
+class OfWords(Worked):
+    """Words with boxes and labels, and folders whose files are of any form; see `word_boxes` and `file_forms`."""
+
+    package = "transformers"
+    thorough = True
+    worked_rows: ClassVar[Sequence[Row]] = (*WORD_BOX_ROWS, *FILE_FORM_ROWS)
+
+
+class OfPipelineKinds(Worked):
+    """Pipelines with each kind of model; see `pipes_kinds`."""
+
+    package = "transformers"
+    thorough = True
+    worked_rows: ClassVar[Sequence[Row]] = PIPE_KIND_ROWS
+
+
 ADAPTERS: dict[str, type[Any]] = {
     "processors": OfProcessors,
     "processors-calls": OfCalls,
@@ -89,4 +133,9 @@ ADAPTERS: dict[str, type[Any]] = {
     "processors-pixels": OfPixels,
     "processors-waves": OfWaves,
     "processors-films-sounds": OfFilmsAndSounds,
+    "processors-channels": OfChannels,
+    "processors-times": OfTimes,
+    "processors-own": OfOwnOptions,
+    "words-and-forms": OfWords,
+    "pipelines-kinds": OfPipelineKinds,
 }
