@@ -38,7 +38,8 @@ def test_places_that_are_rounded_are_found() -> None:
 def test_a_sine_in_another_type_is_unlike_the_record() -> None:
     model = Placed(rounded=False).to(torch.bfloat16)
     found = wide_steps(traced(model, {"states": torch.randn(300, 4).to(torch.bfloat16)}))
-    assert found == {"Placed": "arange:>f sin:f>f to:f>h"}
+    assert found == {"Linear": "", "Placed": "arange:>f sin:f>f to:f>h"}
     assert unlike_record({"Placed": {"arange:>f sin:f>f to:f>h"}}, found) == []
     assert unlike_record({"Placed": {"arange:>f to:f>h"}}, found) == ["Placed: sin:f>f for "]
+    assert unlike_record({"Linear": {"linear:ff>f"}}, found) == ["Linear:  for linear:ff>f"]
     assert unlike_record({}, found) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,8 @@ MOVING = {
 """Functions that move numbers and compute none."""
 LARGEST = 200_000
 """Numbers of a tensor that is kept."""
+HIDDEN = 1_000
+"""Larger numbers are scores of what is hidden, which are near the least number of a type."""
 
 
 class Step(NamedTuple):
@@ -60,20 +62,18 @@ class Traced(TorchFunctionMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._now: list[tuple[str, int, str]] = [("", 0, type(model).__name__)]
         self._numbers: dict[str, int] = defaultdict(int)
-        self._hooks = ExitStack()
         self.steps: dict[tuple[str, int, str], list[Step]] = defaultdict(list)
 
-    def __enter__(self) -> Any:
-        for handle in (
-            hooks.register_module_forward_pre_hook(self._begin),
-            hooks.register_module_forward_hook(self._end, always_call=True),
-        ):
-            self._hooks.callback(handle.remove)
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._hooks.close()
-        super().__exit__(*error)
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Notice where modules begin and end."""
+        with ExitStack() as kept:
+            for handle in (
+                hooks.register_module_forward_pre_hook(self._begin),
+                hooks.register_module_forward_hook(self._end, always_call=True),
+            ):
+                kept.callback(handle.remove)
+            yield
 
     def _begin(self, module: nn.Module, given: Any) -> None:
         name = self._names.get(id(module), "?")
@@ -110,20 +110,20 @@ def _tensors(found: Any) -> Iterator[Tensor]:
 def traced(model: nn.Module, inputs: Mapping[str, Any], seed: int = 0) -> Traced:
     """Return the trace of a forward pass, whose random numbers are of a seed."""
     given = {name: value.clone() if isinstance(value, Tensor) else value for name, value in inputs.items()}
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    found = Traced(model)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), found.hooked(), found:
         torch.default_generator.manual_seed(seed)
-        with Traced(model) as found:
-            model(**given)
+        model(**given)
     return found
 
 
 def wide_steps(trace: Traced) -> dict[str, str]:
-    """Return what modules of each class compute in a type more precise than half, in one line."""
+    """Return what modules of each class compute in a type more precise than half, in one line, empty if nothing."""
     found: dict[str, set[str]] = defaultdict(set)
     for (_, _, kind), steps in trace.steps.items():
-        for step in steps:
-            if step.name not in MOVING and WIDE & {*step.types}:
-                found[kind].add(f"{step.name}:{step.types}")
+        found[kind].update(
+            f"{step.name}:{step.types}" for step in steps if step.name not in MOVING and WIDE & {*step.types}
+        )
     return {kind: " ".join(sorted(steps)) for kind, steps in sorted(found.items())}
 
 
@@ -166,9 +166,9 @@ def _fault(found: Tensor, right: Tensor, spacing: float) -> str | None:
     if right.is_complex() or not right.numel():
         return None
     one, due = found.double(), right.double()
-    held = due.abs() < 30_000  # scores of what is hidden are the least number of a type
+    held = due.abs() < HIDDEN
     one, due = one[held], due[held]
-    if not due.numel():
+    if not due.numel() or bool((due == due[0]).all()):  # a share that is 1 by chance says nothing of sizes
         return None
     whole = bool((due == due.round()).all())
     bound = 0.0 if whole else 3 * spacing * float(due.abs().max())

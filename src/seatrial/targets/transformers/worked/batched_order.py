@@ -98,7 +98,6 @@ def _iterated(prompts: Prompts, sharing: bool, streaming: bool) -> list[str]:
         for name in reversed(names):
             given = manager.request_id_iter(name)
             found[name] = [(list(one.prompt_ids), list(one.generated_tokens)) for one in given]
-            assert all(one for one in found[name]), "an answer without ids"
     return list(_wrong(found, names, prompts))[:3]
 
 
