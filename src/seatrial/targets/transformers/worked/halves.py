@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.relations.not_served import NotServed
-from seatrial.targets.common.known import KnownFailure
+from seatrial.targets.common.known import KnownFailure, before
 from seatrial.targets.common.target import Gone
 from seatrial.targets.common.worked_rows import Row, Worked
 from seatrial.targets.transformers import class_records
@@ -44,6 +44,11 @@ LONG = 280
 """Ids of a row: bfloat16 has no number for some of their places."""
 PLACES = ("max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions")
 """Options that bound the places of ids."""
+PATCHES = KnownFailure(
+    "places of patches are rounded",
+    finding="Transformers: places of patches in half precision",
+    releases=before("transformers", "5.21"),
+)
 KNOWN: Mapping[str, KnownFailure] = {
     "funnel": KnownFailure("places are rounded", finding="Transformers: places of Funnel in half precision"),
     "pegasus_x": KnownFailure(
