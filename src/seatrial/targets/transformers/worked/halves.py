@@ -52,7 +52,7 @@ PATCHES = KnownFailure(
 KNOWN: Mapping[str, KnownFailure] = {
     "funnel": KnownFailure("places are rounded", finding="Transformers: places of Funnel in half precision"),
     "pegasus_x": KnownFailure("angles are rounded", finding="Transformers: places of PEGASUS-X in half precision"),
-    **dict.fromkeys(("idefics2", "idefics3", "phi4_multimodal", "smolvlm"), PATCHES),
+    **dict.fromkeys(("idefics2", "idefics3", "smolvlm"), PATCHES),
 }  # fmt: skip
 """By kind, what is known to be rounded."""
 
