@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,16 @@ PROMPTS: Sequence[tuple[int, ...]] = (
     (5, 9, 1, 11, 4, 7, 3, 3, 4, 9), (2,),
 )  # fmt: skip
 NUM_NEW = 6
+ORDERS: Mapping[str, Sequence[tuple[int, ...]]] = {
+    "mixed": PROMPTS,
+    "rising": sorted(PROMPTS),
+    "falling": sorted(PROMPTS, reverse=True),
+    "shortest first": sorted(PROMPTS, key=len),
+    "longest first, one twice": [*sorted(PROMPTS, key=len, reverse=True), PROMPTS[4]],
+}
+"""The prompts in several orders."""
 TABLE: Table = {
+    "order": ORDERS,
     "kind": {"Llama": "Llama", "a window": "Mistral with a window"},
     "attention": {"sdpa": "sdpa", "eager": "eager"},
     "pages": {"pages of 4": {"page_size": 4}, "pages of 8": {"page_size": 8}},
@@ -42,8 +51,18 @@ def _allowed(case: Mapping[str, Any]) -> bool:
     return not (case["most"] and "num_return_sequences" in case["decode"])
 
 
+def names_of_requests(number: int, copies: int = 1, first: int = 0) -> Iterator[str]:
+    """Yield the names of the requests of some prompts, the further answers of each before its first one."""
+    for place in range(first, first + number):
+        yield from (f"req_{place}__child#{copy}" for copy in range(copies - 1))
+        yield f"req_{place}"
+
+
 def _faults(case: Mapping[str, Any], mixin: Any) -> list[str]:
-    """Return which requests do not get the ids of a plain loop, as often as is asked, and their probabilities."""
+    """Return which prompts do not get the ids of a plain loop, as often as is asked, and their probabilities.
+
+    The requests are in the order of the prompts, as `generate_batch` says.
+    """
     made: Any = find_name(
         "transformers", ["transformers.generation.configuration_utils:ContinuousBatchingConfig"]
     )
@@ -62,19 +81,21 @@ def _faults(case: Mapping[str, Any], mixin: Any) -> list[str]:
     try:
         with torch.random.fork_rng(devices=[]):
             found = model_of(case["kind"], case["attention"]).generate_batch(
-                [list(one) for one in PROMPTS], generation_config=config,
+                [list(one) for one in case["order"]], generation_config=config,
                 continuous_batching_config=made(**options), warmup=False, progress_bar=False,
             )  # fmt: skip
     except ValueError as error:
         raise refused(error) from error
-    plan = Plan(kind=case["kind"], prompts=PROMPTS, ends=case["ends"], num_new=NUM_NEW)
-    wrong = list[str]()
-    for prompt, answer in zip(PROMPTS, rows_by(plan), strict=True):
-        got = [one for one in found.values() if tuple(one.prompt_ids) == prompt]
-        if [one.generated_tokens for one in got] != [answer.ids] * case["decode"].get(
-            "num_return_sequences", 1
-        ):
-            wrong.append(f"{prompt}: {[one.generated_tokens for one in got]}, {answer.ids} is due")
+    plan = Plan(kind=case["kind"], prompts=case["order"], ends=case["ends"], num_new=NUM_NEW)
+    copies, requests = case["decode"].get("num_return_sequences", 1), list(found.values())
+    wrong = (
+        [] if [*found] == list(names_of_requests(len(case["order"]), copies)) else [f"requests {[*found]}"]
+    )
+    for place, (prompt, answer) in enumerate(zip(case["order"], rows_by(plan), strict=True)):
+        got = requests[place * copies : (place + 1) * copies]
+        if [(tuple(one.prompt_ids), one.generated_tokens) for one in got] != [(prompt, answer.ids)] * copies:
+            held = [[one.prompt_ids, one.generated_tokens] for one in got]
+            wrong.append(f"{prompt}: {held}, {answer.ids} is due")
         elif case["logs"]:
             due = [
                 0.0 if case["decode"] else math.log(float(scores.softmax(-1)[token]))

@@ -6,6 +6,7 @@ from typing import Any
 
 from seatrial.targets.common.worked_rows import Worked
 from seatrial.targets.transformers.worked.answered_pairs import ANSWERED_ROWS
+from seatrial.targets.transformers.worked.batched_order import ORDER_ROWS
 from seatrial.targets.transformers.worked.batched_pairs import BATCHED_ROWS
 from seatrial.targets.transformers.worked.defaulted_pairs import DEFAULTED_ROWS
 from seatrial.targets.transformers.worked.generated_pairs import GENERATED_ROWS
@@ -32,7 +33,7 @@ class OfGeneration(Worked):
     """What `generate` gives for any two of its options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*GENERATED_ROWS, *BATCHED_ROWS, *KEPT_CACHE_ROWS)
+    worked_rows = (*GENERATED_ROWS, *BATCHED_ROWS, *ORDER_ROWS, *KEPT_CACHE_ROWS)
 
 
 class OfPipelines(Worked):
