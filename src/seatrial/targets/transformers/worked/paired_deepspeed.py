@@ -52,7 +52,7 @@ ENABLED: Mapping[str, Any] = {
     "auto with a scale": {"enabled": "auto", "loss_scale": 0},
 }  # fmt: skip
 VALUES: Table = {
-    **{name: GIVEN for name in SECTIONS},
+    **dict.fromkeys(SECTIONS, GIVEN),
     "stage": {"no stage": 0, "stage 2": 2, "stage 3": 3},
     "width": {"a width": "hidden_size", "widths": "hidden_sizes", "a text's width": "text",
               "a text's widths": "texts", "no width": ""},
