@@ -11,6 +11,7 @@ from seatrial.targets.transformers.worked.defaulted_pairs import DEFAULTED_ROWS
 from seatrial.targets.transformers.worked.generated_pairs import GENERATED_ROWS
 from seatrial.targets.transformers.worked.kept_caches import KEPT_CACHE_ROWS
 from seatrial.targets.transformers.worked.media_pairs import MEDIA_PAIR_ROWS
+from seatrial.targets.transformers.worked.paired_adapters import PAIRED_ADAPTER_ROWS
 from seatrial.targets.transformers.worked.paired_collators import PAIRED_BATCH_ROWS
 from seatrial.targets.transformers.worked.paired_deepspeed import PAIRED_DEEPSPEED_ROWS
 from seatrial.targets.transformers.worked.paired_evaluations import PAIRED_EVALUATION_ROWS
@@ -64,7 +65,9 @@ class OfFiles(Worked):
     """What is saved and read with any two options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS, *PAIRED_CUSTOM_ROWS, *PAIRED_TIED_ROWS)
+    worked_rows = (
+        *PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS, *PAIRED_CUSTOM_ROWS, *PAIRED_TIED_ROWS, *PAIRED_ADAPTER_ROWS,
+    )  # fmt: skip
 
 
 ADAPTERS: dict[str, type[Any]] = {
