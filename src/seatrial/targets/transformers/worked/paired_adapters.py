@@ -37,8 +37,11 @@ TABLE: Table = {
         "LoRA", "LoRA and a head", "LoRA and scores", "LoRA of embeddings", "LoRA and tokens", "IA3 and scores", "LoKr",
         "DoRA", "HRA")},
     "dropout": {"": False, "dropout": True},
-    "files": {"its folder": "adapter", "a folder with its base": "both", "its tensors": "tensors"},
-    "read": {"load_adapter": "", "its class": "own", "an Auto class": "auto"},
+    "how": {
+        "load_adapter": ("", "folder"), "load_adapter of tensors": ("", "tensors"), "its class": ("own", "folder"),
+        "an Auto class": ("auto", "folder"), "its class of a whole": ("own", "whole"),
+        "an Auto class of a whole": ("auto", "whole"),
+    },
     "trains": {"by default": {}, "to train": {"is_trainable": True}, "to use": {"is_trainable": False}},
     "mode": {"in evaluation": False, "in training": True},
     "name": {"": "default", "a name": "one"},
@@ -51,9 +54,7 @@ def _fits(case: Mapping[str, Any]) -> bool:
     """Return whether a reader takes the files and options of a case."""
     if case["dropout"] and not case["kind"].startswith(DROPS):
         return False
-    if case["read"]:
-        return case["files"] != "tensors" and not case["trains"] and not case["mode"]
-    return case["files"] != "both"
+    return not case["how"][0] or not (case["trains"] or case["mode"])
 
 
 def _written(case: Mapping[str, Any]) -> tuple[Path, Path, Any]:
@@ -71,7 +72,7 @@ def _written(case: Mapping[str, Any]) -> tuple[Path, Path, Any]:
     named = path / "adapter_config.json"
     words = json.loads(named.read_text(encoding="utf-8"))
     source = plain
-    if case["files"] == "both":  # the adapter's configuration names a model with other weights
+    if case["how"][1] == "whole":  # the adapter's configuration names a model with other weights
         other = _base(case["kind"])
         with torch.no_grad():
             for value in other.parameters():
@@ -85,12 +86,12 @@ def _written(case: Mapping[str, Any]) -> tuple[Path, Path, Any]:
 def _loaded(case: Mapping[str, Any], path: Path, plain: Path) -> Any:
     """Return the model after it has loaded the adapter."""
     made = KINDS[case["kind"]][0]
-    if case["read"]:
-        reader = of_name(made if case["read"] == "own" else AUTO[made])
+    if case["how"][0]:
+        reader = of_name(made if case["how"][0] == "own" else AUTO[made])
         return reader.from_pretrained(path, adapter_name=case["name"])
     model = of_name(made).from_pretrained(plain).train(case["mode"])
     given: dict[str, Any] = {"adapter_name": case["name"], **case["trains"]}
-    if case["files"] == "tensors":
+    if case["how"][1] == "tensors":
         config = _config(case["kind"])
         config.inference_mode = not case["trains"].get("is_trainable", False)
         if case["dropout"]:
@@ -134,7 +135,7 @@ def _table() -> Iterator[Row]:
     for name, case in cases_of_pairs(TABLE, _fits):
         yield Row(
             "states", CAUSAL, f"an adapter that is loaded: {name}", with_any_peft(partial(_compared, case)), [],
-            since="5.4" if case["files"] == "both" else "4.57",
+            since="5.4" if case["how"][1] == "whole" else "4.57",
         )  # fmt: skip
 
 
