@@ -1,7 +1,7 @@
 """Weights that a class, or a model within it, keeps in float32 when it is read in half precision, by every way to read.
 
-What a class asks for is in its attributes `_keep_in_fp32_modules` (in float16 alone) and `_keep_in_fp32_modules_strict`
-(in bfloat16 too): names of modules or parameters, which each model within another one asks for itself as well.
+What a class requests is in its attributes `_keep_in_fp32_modules` (in float16 alone) and `_keep_in_fp32_modules_strict`
+(in bfloat16 too): names of modules or parameters, which each model within another one requests itself as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def kept(model: Any, half: torch.dtype) -> dict[str, bool]:
     for name, _ in model.named_parameters(remove_duplicate=False):
         named = [place for place, one in asked if re.search(rf"(^|\.){one}($|\.)", name)]
         within = [place for place in named if not place or name.startswith(f"{place}.")]
-        if within or not named:  # what a part asks for is unsaid of the other parts
+        if within or not named:  # what a part requests is unsaid of the other parts
             found[name] = bool(within)
     return found
 
@@ -169,7 +169,7 @@ KINDS: Mapping[str, Callable[[], Any]] = {
 
 
 def _kind(kind: str, how: str, function: Any) -> list[str]:
-    """Return the parameters of the widest class of a kind that have another type than is asked for."""
+    """Return the parameters of the widest class of a kind that have another type than is requested."""
     release_on_record()
     name = kind.partition(" ")[0]
     names = [one for one in classes().get(name, ()) if not one.endswith("Model")] or classes().get(name, [])

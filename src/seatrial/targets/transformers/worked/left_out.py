@@ -139,7 +139,7 @@ def _wrong(kind: str, function: Any) -> list[str]:
 
 
 PLACE = "transformers:PreTrainedModel"
-# Source: the documentation of from_pretrained: weights that are missing are initialized anew, as those of a new model.
+# Source: the documentation of from_pretrained: weights that are missing are initialized again, as those of a new model.
 LEFT_ROWS: Sequence[Row] = tuple(
     Row("models", PLACE, f"weights that a checkpoint of {kind} leaves out", partial(_wrong, kind), [])
     for kind in sorted({kind for one in record().values() for kind in one})

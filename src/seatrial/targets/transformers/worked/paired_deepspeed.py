@@ -70,7 +70,7 @@ TYPES: Table = {
 
 
 def _made(given: Mapping[str, Any], in_file: bool) -> Any:
-    """Return the configuration of a run; that DeepSpeed is installed is not asked."""
+    """Return the configuration of a run; that DeepSpeed is installed is not checked."""
     import transformers.integrations.deepspeed as module
     from accelerate.utils.deepspeed import HfDeepSpeedConfig
 
@@ -174,7 +174,7 @@ def _half(given: Any, asked: bool) -> bool:
 
 
 def _typed(case: Mapping[str, Any], function: Any) -> list[str]:
-    """Return where the type of weights, what is enabled, or the stage that all code is told is not the right one."""
+    """Return where the type of weights, what is enabled, or the stage that all code is given is not the right one."""
     import transformers.integrations.deepspeed as module
 
     names = {name: case[name] for name in ("fp16", "bf16") if case[name] is not None}
@@ -194,9 +194,9 @@ def _typed(case: Mapping[str, Any], function: Any) -> list[str]:
         if "enabled" in (case[name] or {}) and made.config[name]["enabled"] is not on:
             wrong.append(f"{name}: {made.config[name]}")
     if module.is_deepspeed_zero3_enabled() is not (case["stage"] == 3):
-        wrong.append("the stage that other code is told")
+        wrong.append("the stage that other code is given")
     if module.deepspeed_config() != made.config:
-        wrong.append("the configuration that other code is told")
+        wrong.append("the configuration that other code is given")
     module.unset_hf_deepspeed_config()
     if module.is_deepspeed_zero3_enabled() or module.deepspeed_config() is not None:
         wrong.append("a stage after the configuration is gone")
