@@ -60,6 +60,7 @@ class TransformersTarget(ComponentsTarget):
             passed_on,
             piped,
             starts,
+            text_ties,
             training_laws,
         )
         from seatrial.targets.transformers.worked import models as worked_models
@@ -107,6 +108,7 @@ class TransformersTarget(ComponentsTarget):
             passed_on,
             piped,
             starts,
+            text_ties,
             training_laws,
             worked_models,
             worked_processing,
