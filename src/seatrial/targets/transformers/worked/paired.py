@@ -12,7 +12,9 @@ from seatrial.targets.transformers.worked.defaulted_pairs import DEFAULTED_ROWS
 from seatrial.targets.transformers.worked.generated_pairs import GENERATED_ROWS
 from seatrial.targets.transformers.worked.kept_caches import KEPT_CACHE_ROWS
 from seatrial.targets.transformers.worked.media_pairs import MEDIA_PAIR_ROWS
+from seatrial.targets.transformers.worked.paired_adapters import PAIRED_ADAPTER_ROWS
 from seatrial.targets.transformers.worked.paired_collators import PAIRED_BATCH_ROWS
+from seatrial.targets.transformers.worked.paired_deepspeed import PAIRED_DEEPSPEED_ROWS
 from seatrial.targets.transformers.worked.paired_evaluations import PAIRED_EVALUATION_ROWS
 from seatrial.targets.transformers.worked.paired_generations import PAIRED_GENERATION_ROWS
 from seatrial.targets.transformers.worked.paired_runs import PAIRED_RUN_ROWS
@@ -49,6 +51,7 @@ class OfRuns(Worked):
     package = "transformers"
     worked_rows = (
         *PAIRED_RUN_ROWS, *PAIRED_EVALUATION_ROWS, *PAIRED_GENERATION_ROWS, *PAIRED_BATCH_ROWS, *PAIRED_SEED_ROWS,
+        *PAIRED_DEEPSPEED_ROWS,
     )  # fmt: skip
 
 
@@ -63,7 +66,9 @@ class OfFiles(Worked):
     """What is saved and read with any two options; see `contracts.worked`."""
 
     package = "transformers"
-    worked_rows = (*PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS, *PAIRED_CUSTOM_ROWS, *PAIRED_TIED_ROWS)
+    worked_rows = (
+        *PAIRED_FILE_ROWS, *PAIRED_DAMAGED_ROWS, *PAIRED_CUSTOM_ROWS, *PAIRED_TIED_ROWS, *PAIRED_ADAPTER_ROWS,
+    )  # fmt: skip
 
 
 ADAPTERS: dict[str, type[Any]] = {
