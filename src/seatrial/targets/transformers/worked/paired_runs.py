@@ -203,7 +203,8 @@ def _in_release(case: Case) -> Case:
     """Return a case without the options that a release does not read: those of SGD and RMSprop before 5.
 
     Raises:
-        NotServed: the release smooths means of micro-batches, and models divide sums by all labels of a step.
+        NotServed: the release smooths means of micro-batches, and models divide sums by all labels of a step, or its
+            RMSprop adds so little to the root that rounding decides.
     """
     import transformers
     from transformers.trainer_pt_utils import LabelSmoother
@@ -216,6 +217,8 @@ def _in_release(case: Case) -> Case:
         try:
             importlib.import_module("transformers.trainer_optimizer")
         except ImportError:
+            if case.options["optim"] == "rmsprop":
+                raise NotServed("this release does not read the options of RMSprop") from None
             plain = {name: value for name, value in case.options.items() if name != "optim_args"}
             return case._replace(options=plain)
     return case
