@@ -95,6 +95,8 @@ WITHOUT_A_LAW = {
     "Transformers: classes of sounds that are asked for at the start",
     "Transformers: sounds that are padded on the left and normalized",
     "Transformers: maps of segments that are interpolated",
+    "Transformers: weights that a checkpoint leaves out and nothing sets",
+    "Transformers: weights that stay in float32 on the disk, or where files lack them",
     "Transformers: the number of tokens of a picture that Idefics 3 takes",
     "Transformers: sizes that Emu3 reads of pictures whose channels are last",
 }
