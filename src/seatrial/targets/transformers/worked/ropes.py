@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -155,9 +155,12 @@ def of_llama(options: Options, **more: Any) -> Any:
     return config
 
 
-def _computed(group: str, kinds: Any) -> list[str]:
-    """Return where frequencies of options are not those of the formula, at lengths around its bounds."""
-    wrong = []
+def _configured(group: str, kinds: Any) -> Iterator[tuple[Options, Any]]:
+    """Yield the options of a group with a configuration of each, where the release has one.
+
+    Raises:
+        NotServed: the release does not have the kind.
+    """
     for options in KINDS[group]:
         kind = options["rope_type"]
         if kind not in kinds:
@@ -166,6 +169,14 @@ def _computed(group: str, kinds: Any) -> list[str]:
             config = of_llama(options)
         except NotServed:
             continue
+        yield options, config
+
+
+def _computed(group: str, kinds: Any) -> list[str]:
+    """Return where frequencies of options are not those of the formula, at lengths around its bounds."""
+    wrong = []
+    for options, config in _configured(group, kinds):
+        kind = options["rope_type"]
         lengths: Sequence[Any] = (None,)
         if kind in ("longrope", "dynamic"):
             lengths = (None, 40, 64, 65, 256, 257, 1000)
@@ -186,14 +197,8 @@ DERIVED = ("linear", "llama3", "proportional")
 def _with_other_widths(group: str, kinds: Any) -> list[str]:
     """Return where frequencies are not those of the formula: no width of a head is given, or a layer type is."""
     wrong = []
-    for options in KINDS[group]:
+    for options, config in _configured(group, kinds):
         kind = options["rope_type"]
-        if kind not in kinds:
-            raise NotServed(f"no rotary embeddings of the kind {kind}")
-        try:
-            config = of_llama(options)
-        except NotServed:
-            continue
         if kind in DERIVED:
             config.head_dim = None
         layers: dict[str | None, Any] = {None: config}

@@ -87,7 +87,6 @@ class OfChannels(Worked):
     """Places of channels of every image processor; see `channels`."""
 
     package = "transformers"
-    thorough = True
     worked_rows: ClassVar[Sequence[Row]] = rows_of("channels", OF_PICTURES)
 
 
@@ -95,7 +94,6 @@ class OfTimes(Worked):
     """Times of several films of every processor; see `times`."""
 
     package = "transformers"
-    thorough = True
     worked_rows: ClassVar[Sequence[Row]] = rows_of("times", OF_PROCESSORS)
 
 
@@ -103,7 +101,6 @@ class OfOwnOptions(Worked):
     """What every processor takes besides texts and media; see `own` and `processor_defaults`."""
 
     package = "transformers"
-    thorough = True
     worked_rows: ClassVar[Sequence[Row]] = (*rows_of("own", OF_PROCESSORS), *PROCESSOR_DEFAULT_ROWS)
 
 
@@ -111,7 +108,6 @@ class OfWords(Worked):
     """Words with boxes and labels, and folders whose files are of any form; see `word_boxes` and `file_forms`."""
 
     package = "transformers"
-    thorough = True
     worked_rows: ClassVar[Sequence[Row]] = (*WORD_BOX_ROWS, *FILE_FORM_ROWS)
 
 
@@ -119,7 +115,6 @@ class OfPipelineKinds(Worked):
     """Pipelines with each kind of model; see `pipes_kinds`."""
 
     package = "transformers"
-    thorough = True
     worked_rows: ClassVar[Sequence[Row]] = PIPE_KIND_ROWS
 
 

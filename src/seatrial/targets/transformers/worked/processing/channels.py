@@ -111,13 +111,9 @@ def _outputs(made: Any) -> Iterator[str]:
 classes = pictures.classes
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "pictures: channels of inputs": _law(_said),
-    "pictures: channels of outputs": _law(_outputs),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "pictures: channels of inputs": _said,
+    "pictures: channels of outputs": _outputs,
 }
 OTHERWISE: Mapping[str, str] = {}
 OLDER: Mapping[str, str] = {

@@ -299,18 +299,14 @@ def _named(made: Any) -> Iterator[str]:
         yield from (f"{way}:{one}" for one in unlike(found, due))
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
 RELEASES = (("5.24", "6"),)
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "chats: texts": _law(_texts),
-    "chats: tokens of a call": _law(_of_call),
-    "chats: a batch is its rows": _law(_rows),
-    "chats: masks of answers": _law(_answers),
-    "chats: calls again": _law(_again),
-    "chats: pictures by name": _law(_named),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "chats: texts": _texts,
+    "chats: tokens of a call": _of_call,
+    "chats: a batch is its rows": _rows,
+    "chats: masks of answers": _answers,
+    "chats: calls again": _again,
+    "chats: pictures by name": _named,
 }
 _SOUNDS = r"(input_features|input_features_mask|input_values|audio_input_features|audio_attention_mask)\b"
 _ROWS = "chats: a batch is its rows"

@@ -228,18 +228,14 @@ def classes() -> dict[str, Any]:
     return {name: getattr(transformers, name) for name in sorted({*videos._names()})}
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "films: a batch is its rows": _law(_rows),
-    "films: calls again": _law(_again),
-    "films: options at the call": _law(_ways),
-    "films: saved and read": _law(_saved),
-    "films: forms of films": _law(_forms),
-    "films: sampled frames": _law(_sampled),
-    "films: numbers of pixels": _law(_values),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "films: a batch is its rows": _rows,
+    "films: calls again": _again,
+    "films: options at the call": _ways,
+    "films: saved and read": _saved,
+    "films: forms of films": _forms,
+    "films: sampled frames": _sampled,
+    "films: numbers of pixels": _values,
 }
 _NUMBER = "num_frames.* frames"
 """A number of frames is the most there are, or frames are chosen by time alone."""

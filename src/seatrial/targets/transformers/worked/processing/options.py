@@ -93,14 +93,10 @@ def _parts(made: Any) -> Iterator[str]:
                     yield from (f"{name} {dict(options)} {key}:{one}" for one in unlike(whole[key], value))
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
 RELEASES = (("5.24", "6"),)
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "processors: options by each way": _law(_ways),
-    "processors: media are their part's": _law(_parts),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "processors: options by each way": _ways,
+    "processors: media are their part's": _parts,
 }
 _LENGTHS = "part's, audio .* (input_features|input_values|attention_mask|input_features_mask|padding_mask)"
 """A processor pads sounds to a length of its own."""

@@ -157,13 +157,9 @@ def _written(made: Any) -> Iterator[str]:
     return law(made)
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "own options: used": _law(_used),
-    "own options: tokens": _law(_written),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "own options: used": _used,
+    "own options: tokens": _written,
 }
 OTHERWISE: Mapping[str, str] = {
     # A bug: the number of tokens of a picture that the call takes is not used.

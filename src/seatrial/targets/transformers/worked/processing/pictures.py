@@ -332,21 +332,17 @@ def classes() -> dict[str, Any]:
     return {name: getattr(transformers, name) for name in names}
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "pictures: a batch is its rows": _law(_rows),
-    "pictures: calls again": _law(_again),
-    "pictures: options at the call": _law(_ways),
-    "pictures: saved and read": _law(_saved),
-    "pictures: options that are not used": _law(_unused),
-    "pictures: forms of pictures": _law(_forms),
-    "pictures: colours": _law(_grey),
-    "pictures: numbers of pixels": _law(_values),
-    "pictures: backends": _law(_backends),
-    "pictures: numbers of patches": _law(_counts),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "pictures: a batch is its rows": _rows,
+    "pictures: calls again": _again,
+    "pictures: options at the call": _ways,
+    "pictures: saved and read": _saved,
+    "pictures: options that are not used": _unused,
+    "pictures: forms of pictures": _forms,
+    "pictures: colours": _grey,
+    "pictures: numbers of pixels": _values,
+    "pictures: backends": _backends,
+    "pictures: numbers of patches": _counts,
 }
 KNOWN: Mapping[str, KnownFailure] = {
     "pictures: options that are not used": KnownFailure(

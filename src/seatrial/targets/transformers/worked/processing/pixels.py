@@ -179,17 +179,13 @@ def _labels(made: Any) -> Iterator[str]:
 classes = pictures.classes
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "pixels: a crop": _law(_cropped),
-    "pixels: whole multiples of a size": _law(_multiplied),
-    "pixels: the shortest side": _law(_shortest),
-    "pixels: pads and masks": _law(_padded),
-    "pixels: order of channels": _law(_flipped),
-    "pixels: maps of segments": _law(_labels),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "pixels: a crop": _cropped,
+    "pixels: whole multiples of a size": _multiplied,
+    "pixels: the shortest side": _shortest,
+    "pixels: pads and masks": _padded,
+    "pixels: order of channels": _flipped,
+    "pixels: maps of segments": _labels,
 }
 
 

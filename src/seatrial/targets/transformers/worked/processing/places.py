@@ -179,17 +179,13 @@ def _named(made: Any) -> Iterator[str]:
 ALWAYS_NEW = "mm_token_type_ids|token_type_ids|labels"
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
 RELEASES = (("5.24", "6"),)
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "processors: places of media": _law(_places),
-    "processors: places of replaced texts": _law(_offsets),
-    "processors: saved and read": _law(_saved),
-    "processors: texts of ids": _law(_decoded),
-    "processors: names of inputs": _law(_named),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "processors: places of media": _places,
+    "processors: places of replaced texts": _offsets,
+    "processors: saved and read": _saved,
+    "processors: texts of ids": _decoded,
+    "processors: names of inputs": _named,
 }
 OTHERWISE: Mapping[str, str] = {
     # The numbers of tokens that are said are of pictures alone in their row, or include what is around tiles and rows.

@@ -1,7 +1,7 @@
 """Laws over all classes of a kind, asked in a process of its own, with our `torchvision` in its place.
 
 `python -m seatrial.targets.transformers.worked.processing.process TABLE` prints by law and class what is wrong.
-A table has `LAWS`, which take a class and return what is wrong, `classes`, and in `OTHERWISE` by class a pattern of
+A table has `LAWS`, which take a class and yield what is wrong, `classes`, and in `OTHERWISE` by class a pattern of
 what a class does otherwise by design; in `OLDER` those of releases before 5.
 """
 
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -38,7 +38,7 @@ RELEASES: Sequence[tuple[str, str]] = (("4.57", "5"), ("5.24", "6"))
 """First releases, and the ends, of which it is known what classes do otherwise; a table may have its own."""
 LONGEST = 900
 """Seconds that a table may take."""
-Law = Callable[[Any], list[str]]
+Law = Callable[[Any], Iterable[str]]
 
 
 def _judged(law: Law, made: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _judged(law: Law, made: Any) -> dict[str, Any]:
         np.random.seed(0)
         torch.manual_seed(0)
         try:
-            return {"wrong": law(made)}
+            return {"wrong": list(law(made))}
         except (NotServed, Gone, ImportError) as error:
             return {"not served": str(error)[:200]}
         except Exception as error:  # noqa: BLE001  the class chooses the type of its error

@@ -139,14 +139,10 @@ def _rated(made: Any) -> Iterator[str]:
                 yield f"film {number}: {found} seconds of a step, {due} is due"
 
 
-def _law(call: Callable[[Any], Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
-    "times: several films": _law(_several),
-    "times: fields of films": _law(_fields),
-    "times: other rates": _law(_rated),
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "times: several films": _several,
+    "times: fields of films": _fields,
+    "times: other rates": _rated,
 }
 WRITES: Sequence[str] = (
     "Gemma4", "Gemma4Unified", "Glm46V", "Glm4v", "Glm5Next", "Kimi_K25", "Lfm3Vl", "MiniMaxM3VL", "Molmo2",

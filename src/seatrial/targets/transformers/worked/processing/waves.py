@@ -101,13 +101,9 @@ def _samples(normal: bool | None, way: str, made: Any) -> Iterator[str]:
 classes = sounds.classes
 
 
-def _law(call: Callable[..., Iterator[str]]) -> Callable[[Any], list[str]]:
-    return lambda made: list(call(made))
-
-
-LAWS: Mapping[str, Callable[[Any], list[str]]] = {
+LAWS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     **{
-        f"samples: {way}, {said}": _law(partial(_samples, normal, way))
+        f"samples: {way}, {said}": partial(_samples, normal, way)
         for way, (said, normal) in product(
             PADS, (("as they are", None), ("not normalized", False), ("normalized", True))
         )
