@@ -183,8 +183,11 @@ async def _until_done(loop: Any, num_prompts: int) -> list[Any]:
 
 
 def _row(sample: Any, tokenizer: Any, ends: Sequence[int]) -> Row:
-    ids, mask = (getattr(sample, name).tolist() for name in ("input_ids", "completion_mask"))
-    logprobs = sample.old_log_probs.tolist()
+    # Lists in earlier releases, arrays since.
+    ids, mask, logprobs = (
+        list(map(kind, getattr(sample, name)))
+        for name, kind in (("input_ids", int), ("completion_mask", int), ("old_log_probs", float))
+    )
     spans, rest = [], []
     for trained, part in groupby(range(len(ids)), key=lambda place: mask[place]):
         places = list(part)

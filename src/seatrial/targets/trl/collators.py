@@ -34,7 +34,7 @@ def _collated(
         raise NotServed(str(gone)) from gone
     if words not in str(getdoc(found)):
         raise NotServed(f"{found.__name__} of trl {release('trl')} takes other columns")
-    if missing := set(options) - set(signature(found).parameters):
+    if missing := {"pad_token_id", *options} - set(signature(found).parameters):
         raise NotServed(f"{found.__name__} of trl {release('trl')} takes no {', '.join(sorted(missing))}")
     batch: Mapping[str, Any] = found(pad_token_id=pad, **options)(rows)
     return batch

@@ -47,7 +47,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
     what = f"{setup.trainer}Trainer of trl {release('trl')}"
     defaults = {item.name: item.default for item in fields(config_class)}
     if setup.trainer == "SFT" and "max_length" not in defaults and "max_seq_length" in defaults:
-        setup = _on_whole_texts(setup)
+        setup = _on_whole_texts(setup, defaults)
     if setup.fused:
         setup = with_liger(setup, trainer_class, defaults)
     setup = shed(setup, (trainer_class, config_class), defaults)
@@ -87,6 +87,7 @@ def fitted_setup(setup: Setup, trainer_class: type, config_class: type) -> Setup
             ("add_eos",),
             "end token that it adds",
         ),
+        (setup.trainer == "Reward", ('"chosen"',), "texts of pairs that it makes ids of"),
         (setup.second_end, ("eos_token_ids",), "second end token"),
         # Releases around 0.28 have the option without effect, and say so.
         (setup.prompt_limit and setup.samples, ("max_prompt_length",), "limit of prompts that it keeps"),
@@ -199,12 +200,18 @@ def _kinds(config_class: type) -> Mapping[str, Any]:
         return {}
 
 
-def _on_whole_texts(setup: Setup) -> Setup:
-    """Return a setup of SFT before 0.16, with its name of the length; it takes no prompts apart from completions."""
+def _on_whole_texts(setup: Setup, defaults: Mapping[str, Any]) -> Setup:
+    """Return a setup of SFT before 0.16, with its name of the length; it takes no prompts apart from completions.
+
+    The column of texts has no name by default before 0.12.
+    """
     options = dict(setup.options)
     options["max_seq_length"] = options.pop("max_length", None)
     texts = setup.data == "texts" and setup.form == "text"
-    return replace(setup, options=options, data="whole" if texts else setup.data)
+    data = "whole" if texts else setup.data
+    if data == "whole" and not setup.formats and defaults.get("dataset_text_field", "") is None:
+        options.setdefault("dataset_text_field", "text")
+    return replace(setup, options=options, data=data)
 
 
 def fitted(config_class: type, options: Mapping[str, Any]) -> dict[str, Any]:

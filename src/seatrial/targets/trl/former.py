@@ -63,8 +63,9 @@ def scores_without_temperature(adapter: Any) -> bool:
 
 
 def reads_first_ids(adapter: Any) -> bool:
-    """Return whether a supervised trainer looks at the first id of a prompt that may have none."""
-    return adapter.setup.trainer == "SFT" and _has(adapter, "if isinstance(prompt_ids[0], list)")
+    """Return whether SFT or DPO looks at the first id of a prompt that has none."""
+    is_one = adapter.setup.trainer in ("SFT", "DPO") and adapter.setup.edges == "all"
+    return is_one and _has(adapter, "if isinstance(prompt_ids[0], list)")
 
 
 def lays_rows_end_to_end(adapter: Any) -> bool:
@@ -116,23 +117,32 @@ def averages_processes(adapter: Any) -> bool:
     return bool(has_one) and any(OF_PROCESSES.search(one) for one in sources([adapter.trainer_class]))
 
 
-_OF_STEPS = (
+_OF_UPDATES_AND_RESUMES = (
     "R12.whole/gradient, two micro-batches a step",
     "R12.whole/gradient, one micro-batch a step",
     "R12.whole/gradient, an epoch that ends within a step",
     "R13.whole/gradient, after a resume",
     "R22.whole/loss, two micro-batches a step",
     "R22.whole/loss and scalars, a logging interval of two steps::loss",
+)
+_OF_EVALUATIONS = (
     "R23.whole/logged loss and scalars::loss",
     "R23.whole/logged loss and scalars, between steps that are logged::loss",
 )
+_OF_STEPS = (*_OF_UPDATES_AND_RESUMES, *_OF_EVALUATIONS)
+_OF_PROCESSES_TOO = ("R2.whole/gradient, two processes", *_OF_STEPS, "R22.whole/loss, two processes")
 FIRST_LABELS = KnownFailure(
     "transformers before 5 counts the first label of a row among the predicted ones (num_items_in_batch), which a "
     "row has that is trained as a whole, as releases of TRL before 0.17 always do",
     finding="Transformers: the first label of a row",
     releases=lambda adapter: trains_first_tokens(adapter) and between("transformers", "4.46", "5")(adapter),
-).of("R2.whole/gradient, two processes", *_OF_STEPS, "R22.whole/loss, two processes")
+).of("R2.whole/gradient, two processes", *_OF_UPDATES_AND_RESUMES, "R22.whole/loss, two processes")
 """Of rows whose first token trains: also an answer without a prompt."""
+FIRST_LABELS_OF_EVALUATIONS = replace(
+    FIRST_LABELS,
+    releases=lambda adapter: trains_first_tokens(adapter) and between("transformers", "4.57", "5")(adapter),
+).of(*_OF_EVALUATIONS)
+"""Evaluations of earlier releases of Transformers pass no count, and take the mean of what is predicted."""
 SEEDS = KnownFailure(
     "adapters are made before the seed of the run is set",
     finding="TRL: adapters made before the seed, before 1.15",
@@ -145,7 +155,7 @@ TWO_ENDS = KnownFailure(
     releases=lambda adapter: compares_conversations(adapter) and before("trl", "0.28")(adapter),
 ).of(
     # Other rows, so that every scalar is another: no part of a law is named.
-    *(law.partition("::")[0] for law in FIRST_LABELS.laws),
+    *(law.partition("::")[0] for law in _OF_PROCESSES_TOO),
     "R22.whole/scalars, two micro-batches a step",
 )
 SUMS = KnownFailure(
@@ -189,7 +199,7 @@ OF_FLAT_ROWS = (
         releases=lambda adapter: lays_rows_end_to_end(adapter) and between("trl", "0.19", "0.23.1")(adapter),
     ).of(
         # The model's inputs are others, so that every scalar is: no part of a law is named.
-        *(law.partition("::")[0] for law in FIRST_LABELS.laws),
+        *(law.partition("::")[0] for law in _OF_PROCESSES_TOO),
         "R22.whole/scalars, two micro-batches a step",
         "R22.whole/scalars, two processes",
         "R22.whole/entropy, divergence and clipping, two micro-batches a step",
@@ -227,6 +237,7 @@ OF_EVERY_TRAINER = (
     *OF_GKD,
     *OF_FLAT_ROWS,
     FIRST_LABELS,
+    FIRST_LABELS_OF_EVALUATIONS,
     TWO_ENDS,
     KnownFailure(
         "a chosen answer loses what it begins with and the rejected one does not (trl-6433)",
@@ -301,7 +312,7 @@ OF_EVERY_TRAINER = (
     KnownFailure(
         "a prompt without a token stops the preparation of the rows (an IndexError)",
         finding=LOSSES,
-        releases=lambda adapter: adapter.setup.edges != "none" and reads_first_ids(adapter),
+        releases=reads_first_ids,
     ).of("R12.whole", "R15.whole", "R22.whole"),
     KnownFailure(
         "kl, logits or clip ratios of a step are means of its processes' means, which have different numbers of tokens",
@@ -362,13 +373,6 @@ TYPES = KnownFailure(
     finding=FUNCTIONS,
     releases=before("trl", "1.5"),
 )
-PADDING_KEPT = KnownFailure(
-    "padding is kept in place of the end of a row (trl-3398)", FUNCTIONS, before("trl", "0.18.2")
-).of(
-    "R34.worked/batches::*{'max_length': 16}, *{'max_length': 16 'truncation_mode': 'keep_end'}",
-    "R34.worked/combinations::*{'max_length': 12 *, *{'max_length': 16 *",
-    "R34.worked/edges::*{'max_length': *",
-)
 UNMASKED = KnownFailure(
     "packing keeps the ids of rows alone, so that all tokens train where the assistant's turns should",
     finding=FUNCTIONS,
@@ -391,9 +395,4 @@ CACHES_DROPPED = KnownFailure(
     finding=FUNCTIONS,
     releases=samples_without_caches,
 ).of("R34.worked/steps::*{'gradient_checkpointing': True*")
-SHARED_LAYERS = KnownFailure(
-    "a reference that shares its first layers shares none, and is not frozen",
-    finding=LOSSES,
-    releases=before("trl", "1.7"),
-).of("R34.worked/models")
 SUMS_OF_DISTILLATION = replace(SUMS, releases=before("trl", "1.9"))

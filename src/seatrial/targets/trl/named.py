@@ -96,6 +96,11 @@ def answers_tools() -> bool:
     return "Invalid role" not in (own := _source("trl.data_utils")) or '"user", "tool"' in own
 
 
+def extracts_turns_alone() -> bool:
+    """Return whether a prompt that both answers begin with is one of turns alone, as before 0.12."""
+    return '["chosen"][idx]["content"]' in _source("trl.data_utils")
+
+
 def averages_tokens(trainer_class: type) -> bool:
     """Return whether GRPO divides by the tokens of several rows; releases before 0.16 average each row first."""
     return not code_has("(per_token_loss * completion_mask).sum(dim=1) /", trainer_class)

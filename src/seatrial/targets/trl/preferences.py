@@ -23,6 +23,7 @@ from seatrial.targets.common.trainers import (
     in_order,
 )
 from seatrial.targets.trl.kernels import provide_kernels
+from seatrial.targets.trl.named import parameters_of
 
 MAX_LENGTH = 24
 LONG = 200
@@ -61,7 +62,7 @@ def _take_data_set(trainer: Any) -> None:
 
 def given_tokenizer(trainer_class: Any, tokenizer: Any) -> dict[str, Any]:
     """Return the tokenizer under the name that a trainer takes it by."""
-    takes = signature(trainer_class.__init__).parameters
+    takes = parameters_of(trainer_class)
     is_old = "tokenizer" in takes and "processing_class" not in takes
     return {"tokenizer" if is_old else "processing_class": tokenizer}
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from inspect import getmodule, getsource
+from inspect import getmodule, getsource, signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from torch import Tensor
 from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.target import Gone, release
 from seatrial.targets.common.tiny import tiny_tokenizer
-from seatrial.targets.trl.named import code_has
+from seatrial.targets.trl.named import code_has, extracts_turns_alone
 from seatrial.targets.trl.preferences import find_trainer
 
 DATA = ("trl.data_utils", "trl")
@@ -43,7 +45,9 @@ def _apply_template(apply: Any) -> Callable[..., Any]:
         listed = [{"type": "function", "function": {"name": name}} for name in tools]
         if VARIABLES in record and not (VARIABLES in getsource(apply) or _reads_variables()):
             raise NotServed(f"records of trl {release('trl')} have no variables of their own")
-        return apply(dict(record), tokenizer, tools=listed or None)
+        if listed and "tools" not in signature(apply).parameters:
+            raise NotServed(f"templates of trl {release('trl')} are given no tools")
+        return apply(dict(record), tokenizer, **({"tools": listed} if listed else {}))
 
     return applied
 
@@ -107,7 +111,13 @@ def _parse_options(parser_class: Any) -> Callable[..., Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "options.yaml"
             path.write_text(json.dumps(dict(file)), encoding="utf-8")
-            (found,) = parser_class((Options,)).parse_args_and_config([*line, "--config", str(path)])
+            given = [*line, "--config", str(path)]
+            parse = parser_class((Options,)).parse_args_and_config
+            if "args" in signature(parse).parameters:
+                (found,) = parse(given)
+            else:
+                with patch.object(sys, "argv", ["script", *given]):
+                    (found,) = parse()
         return asdict(found)
 
     return parsed
@@ -174,6 +184,15 @@ def _cosine(make: Any) -> Callable[..., Any]:
     return scaled
 
 
+def _own_prompt(extract: Any) -> Callable[..., Any]:
+    def extracted(record: Mapping[str, Any]) -> Any:
+        if isinstance(record.get("chosen"), str) and extracts_turns_alone():
+            raise NotServed(f"pairs of texts of trl {release('trl')} have prompts of their own")
+        return extract(dict(record))
+
+    return extracted
+
+
 def _plain(function: Any) -> Callable[..., Any]:
     return lambda record: function(dict(record))
 
@@ -182,7 +201,7 @@ SOURCES: Mapping[str, tuple[str, Sequence[str], Callable[[Any], Callable[..., An
     "apply template": ("apply_chat_template", DATA, _apply_template),
     "to messages": ("maybe_convert_to_chatml", DATA, _plain),
     "is conversational": ("is_conversational", DATA, _plain),
-    "own prompt": ("maybe_extract_prompt", DATA, _plain),
+    "own prompt": ("maybe_extract_prompt", DATA, _own_prompt),
     "mixture": ("get_dataset", SCRIPTS, _mixture),
     "parse options": ("TrlParser", SCRIPTS, _parse_options),
     "averaged weights": ("BEMACallback", ("trl.trainer.callbacks", "trl"), _averaged),

@@ -14,6 +14,7 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, between
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.trl import asynchronous, collators, templates, tiles
 from seatrial.targets.trl.former import FUNCTIONS
+from seatrial.targets.trl.named import extracts_turns_alone
 from seatrial.targets.trl.preferences import find_trainer
 from seatrial.targets.trl.sources import SOURCES
 
@@ -215,6 +216,8 @@ def _several_logprobs(select: Any) -> Callable[..., Any]:
 
 def _extract_prompt(extract: Any) -> Callable[..., Any]:
     def extracted(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
+        if isinstance(chosen, str) and extracts_turns_alone():
+            raise NotServed(f"pairs of texts of trl {release('trl')} have prompts of their own")
         found = extract({"chosen": chosen, "rejected": rejected})
         return found["prompt"], found["chosen"], found["rejected"]
 

@@ -16,6 +16,7 @@ import torch
 
 from seatrial.relations.laws.utilities.asynchronous import WEIGHED, Answered
 from seatrial.relations.laws.utilities.replay import Drawn, Group
+from seatrial.relations.not_served import NotServed
 from seatrial.targets.common.offered import undecorated
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
@@ -175,6 +176,11 @@ class VerlReplayBuffer:
 
     def _drawn(self, groups: Sequence[Group], size: int, plan: Mapping[str, Any]) -> Drawn:
         """Return what a buffer gives at step 5."""
+        limit = signature(self._buffers.ReplayBuffer).parameters["max_off_policy_threshold"]
+        if plan["threshold"] is None and "None" not in str(limit.annotation):
+            raise NotServed(
+                f"ReplayBuffer of verl {release('verl')} takes no rows without a limit of their age"
+            )
         store = _Store(groups, plan["partition"])
         refilled: list[int] = []
         buffer_class = self._buffers.ReplayBufferAsync if plan["asynchronous"] else self._buffers.ReplayBuffer

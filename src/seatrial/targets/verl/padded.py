@@ -17,6 +17,7 @@ import torch
 from seatrial.relations.contracts.utilities import Rollout
 from seatrial.relations.laws.utilities.padded_episodes import P, T
 from seatrial.relations.not_served import NotServed
+from seatrial.targets.common.known import KnowsFailures
 from seatrial.targets.common.offered import undecorated
 from seatrial.targets.common.stand_ins import import_without
 from seatrial.targets.common.target import Gone, find_name, release
@@ -36,7 +37,7 @@ FIELDS = {
 MADE = "made"
 
 
-class VerlPaddedEpisodes:
+class VerlPaddedEpisodes(KnowsFailures):
     """`AgentLoopWorker._agent_loop_postprocess` of each row, then `_postprocess` of all.
 
     Before 0.7 `_run_agent_loop` pads each row, or `_postprocess` alone pads all.

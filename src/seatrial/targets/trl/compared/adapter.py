@@ -265,7 +265,7 @@ class Compared(KnowsFailures, Defining):
         ]
         if plan.variation == "more columns" and self.kind.rows != "ids":
             made = [[{"source": "x" * number, **row} for number, row in enumerate(rows)] for rows in made]
-        if self.kind.rows == "ids":  # another batch, so that the first is not the last of an epoch
+        if self.kind.rows == "ids" and plan.num_batches == 1:  # so that the first is not the last of an epoch
             made[0] += made[1]
         if "rewards" in self._made(plan):
             made = [[{**row, "grade": number} for number, row in enumerate(rows)] for rows in made]

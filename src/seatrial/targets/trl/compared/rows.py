@@ -111,8 +111,10 @@ PAIRED = ("pairs", "joined pairs")
 """Variations of `OF_ALL_ROWS`: forms of the same rows with labels."""
 
 
-def prompt_of(row: Mapping[str, Any]) -> str:
+def prompt_of(row: Mapping[str, Any], tokenizer: Any) -> str:
     """Return the text of a row's prompt."""
+    if "input_ids" in row:
+        return str(tokenizer.decode(row["input_ids"]))
     prompt = row["messages"][:1] if "messages" in row else row["prompt"]
     return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
 

@@ -76,7 +76,7 @@ class Run:
         adapter, plan = self.adapter, self.plan
         arguments, sets = adapter.arguments(plan), adapter.datasets(plan)
         if plan.num_batches > 1:
-            self.prompts = [prompt_of(row) for row in sets[0]]
+            self.prompts = [prompt_of(row, adapter.tokenizer) for row in sets[0]]
         tokenizer = copy.deepcopy(adapter.tokenizer)
         own = (_containers(arguments), [_rows(one) for one in sets])
         if plan.repeats:
@@ -171,7 +171,8 @@ class Run:
         trainer.accelerator.backward = watched
         handles = [register_optimizer_step_pre_hook(keep)]
         if self.prompts:
-            handles.append(trainer.model.get_input_embeddings().register_forward_pre_hook(see))
+            policy = getattr(trainer.model, "policy", trainer.model)  # PPO wraps it together with its values
+            handles.append(policy.get_input_embeddings().register_forward_pre_hook(see))
         try:
             yield
         finally:
