@@ -25,8 +25,9 @@ NUM_AFTER = 3
 OTHER = 5
 """An id that is read and taken back."""
 REFUSED = (
-    "inputs_embeds", "does not support `crop`", "requires a cache", "stateful models", "cannot be reordered",
-    "not used by the model", "only supported with dynamic cache", "no attribute 'cache'", "_is_user_defined",
+    "inputs_embeds", "does not support `crop`", "doesnot support `crop`", "requires a cache", "stateful models",
+    "cannot be reordered", "not used by the model", "only supported with dynamic cache", "no attribute 'cache'",
+    "no attribute 'past_key_values'", "'list' object has no attribute", "_is_user_defined",
 )  # fmt: skip
 """Words of errors with which a release says that a model does not have this."""
 

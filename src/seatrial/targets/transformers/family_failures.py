@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from seatrial.targets.common.known import KnownFailure, before, between
+from seatrial.targets.common.known import KnownFailure, before, between, since
 
 IN_PASSES, PADDED_PASSES = "R5.family/in two passes", "R5.family/in two passes, padded on the left"
 CHUNKS_RESTART = KnownFailure(
@@ -65,6 +66,7 @@ READ_AGAIN = KnownFailure(
     "`generate` reads the ids that a given state holds again, or begins with an empty state",
     finding="Transformers: generation that continues from a state",
 ).of(GOES_ON)
+READ_AGAIN_SINCE_5_4 = replace(READ_AGAIN, releases=since("transformers", "5.4"))
 OLD_GOES_ON = KnownFailure(
     "`generate` reads the new ids otherwise than in one pass after a cache of its own",
     finding="Transformers: generation that continues from a state",

@@ -186,6 +186,7 @@ def _refuses(error: Exception) -> bool:
     return (
         isinstance(error, (ValueError, NotImplementedError))
         or type(error).__name__.startswith("StrictDataclass")
+        or (isinstance(error, TypeError) and "field must be" in str(error))
         or (
             isinstance(error, KeyError)
             and any(one in str(error) for one in ("Missing required keys", OF_LLAMA3, *OWN_ROTARY))

@@ -199,7 +199,8 @@ def _rotary_options(config: Any) -> tuple[float, float]:
     given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     if any(hasattr(config, name) for name in OLD_NAMES):
         raise NotServed("frequencies by options of an older release")
-    kind = (getattr(config, "layer_types", None) or ["full_attention"])[0]
+    kinds = getattr(config, "layer_types", None) or getattr(config, "block_types", None)
+    kind = kinds[0] if kinds else "full_attention"
     if not kind.endswith("attention") or kind == "linear_attention":
         raise NotServed("the first layer has no attention")
     given = given.get(kind, given)

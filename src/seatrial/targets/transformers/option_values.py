@@ -246,10 +246,8 @@ def _rotary(config: Any, names: Mapping[str, Any]) -> Iterator[Variant]:
     if not later and "rope_scaling" not in names and "rope_theta" not in names:
         return
     current: Mapping[str, Any] = config.rope_parameters if later else {}
-    if later and not all(isinstance(value, dict) for value in current.values()):
-        current = {"": current}
-    elif not later:
-        current = {"": {}}
+    # Between them 5.0 to 5.16 set options of no kind of layer, which models do not read.
+    current = {key: value for key, value in current.items() if isinstance(value, dict)} or {"": current}
 
     def with_all(**more: Any) -> dict[str, Any]:
         """Return the parameters of each kind of layer with others."""

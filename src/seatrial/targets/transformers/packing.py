@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -116,9 +117,9 @@ def attention(
         given |= {"cu_seq_lens_q": sums, "cu_seq_lens_k": sums}
         given |= {"max_length_q": max(lengths), "max_length_k": max(lengths)}
     makes: Any = define(_kernel_of_rows)
-    kernels: Any = ((_kernel, _kernel_of_rows, pad, unpad), makes)
-    if "k_cache" in inspect.signature(forward).parameters:
-        kernels = ((_kernel, _kernel_of_rows, None, pad, unpad), (makes, dict))
+    cached = [None] if hasattr(importlib.import_module(MODULE), "_flash_with_kvcache_fn") else []
+    paged = "k_cache" in inspect.signature(forward).parameters
+    kernels = ((_kernel, _kernel_of_rows, *cached, pad, unpad), (makes, dict) if paged else makes)
     with mock.patch(f"{MODULE}.lazy_import_flash_attention", lambda *_, **__: kernels):
         found: Tensor = forward(
             queries,
