@@ -11,7 +11,7 @@ import argparse
 import itertools
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,19 @@ def judged(
     return {name_of(entry): record(said[task_of(entry)]) for entry in entries}
 
 
+def judged_again(python: Path, layers: Path, entry: Mapping[str, Any], recorded: Collection[str]) -> Found:
+    """Judge the adapters of ordinary runs on a release, and those of thorough runs that have a record.
+
+    Raises:
+        RuntimeError: as `runner.judge`.
+    """
+    found = judged(python, layers, [entry])[name_of(entry)]
+    thorough = [name for name, is_thorough in listed(entry["target"]).items() if is_thorough]
+    if again := [name for name in thorough if name in recorded]:
+        found |= judged(python, layers, [entry], again)[name_of(entry)]
+    return found
+
+
 def main() -> None:
     """Judge releases one after another, and put what is found into the record."""
     parser = argparse.ArgumentParser(
@@ -165,8 +178,13 @@ def main() -> None:
     for entry in RELEASES:
         if asked.release and name_of(entry) not in asked.release:
             continue
-        found = judged(asked.python, asked.layers, [entry], asked.adapter)[name_of(entry)]
-        held[name_of(entry)] = {**(held.get(name_of(entry), {}) if asked.adapter else {}), **found}
+        recorded = held.get(name_of(entry), {})
+        if asked.adapter:
+            found = judged(asked.python, asked.layers, [entry], asked.adapter)[name_of(entry)]
+            held[name_of(entry)] = {**recorded, **found}
+        else:
+            found = judged_again(asked.python, asked.layers, entry, recorded)
+            held[name_of(entry)] = found
         RECORD.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
         print(f"{name_of(entry)}: unexplained {unknown(entry, found)}", flush=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.peers.making import PEERS
-from tests.peers.wild.releases import RECORD, RELEASES, judged, listed, name_of, unknown
+from tests.peers.wild.releases import RECORD, RELEASES, judged_again, name_of, unknown
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
@@ -20,9 +20,6 @@ def test_a_release_says_what_is_recorded(
     name = name_of(entry)
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))[name]
     python, layers = peer_python("wild"), PEERS / "layers"
-    found = judged(python, layers, [entry])[name]
-    thorough = [adapter for adapter, is_thorough in listed(entry["target"]).items() if is_thorough]
-    if again := [adapter for adapter in thorough if adapter in recorded]:
-        found |= judged(python, layers, [entry], again)[name]
+    found = judged_again(python, layers, entry, recorded)
     assert unknown(entry, found) == []
     assert {adapter: found[adapter] for adapter in recorded} == recorded
