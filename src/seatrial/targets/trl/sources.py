@@ -184,10 +184,19 @@ def _cosine(make: Any) -> Callable[..., Any]:
     return scaled
 
 
+def need_turns(chosen: Any) -> None:
+    """Check that the installed release finds the prompt that both answers of a pair begin with.
+
+    Raises:
+        NotServed: it does so of turns alone, and the answers are texts.
+    """
+    if isinstance(chosen, str) and extracts_turns_alone():
+        raise NotServed(f"pairs of texts of trl {release('trl')} have prompts of their own")
+
+
 def _own_prompt(extract: Any) -> Callable[..., Any]:
     def extracted(record: Mapping[str, Any]) -> Any:
-        if isinstance(record.get("chosen"), str) and extracts_turns_alone():
-            raise NotServed(f"pairs of texts of trl {release('trl')} have prompts of their own")
+        need_turns(record.get("chosen"))
         return extract(dict(record))
 
     return extracted

@@ -14,9 +14,8 @@ from seatrial.targets.common.known import KnownFailure, KnowsFailures, between
 from seatrial.targets.common.target import Gone, find_name, release
 from seatrial.targets.trl import asynchronous, collators, templates, tiles
 from seatrial.targets.trl.former import FUNCTIONS
-from seatrial.targets.trl.named import extracts_turns_alone
 from seatrial.targets.trl.preferences import find_trainer
-from seatrial.targets.trl.sources import SOURCES
+from seatrial.targets.trl.sources import SOURCES, need_turns
 
 UTILS = ("trl.trainer.utils", "trl.experimental.utils", "trl.data_utils", "trl.core")
 """Where releases keep them."""
@@ -216,8 +215,7 @@ def _several_logprobs(select: Any) -> Callable[..., Any]:
 
 def _extract_prompt(extract: Any) -> Callable[..., Any]:
     def extracted(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
-        if isinstance(chosen, str) and extracts_turns_alone():
-            raise NotServed(f"pairs of texts of trl {release('trl')} have prompts of their own")
+        need_turns(chosen)
         found = extract({"chosen": chosen, "rejected": rejected})
         return found["prompt"], found["chosen"], found["rejected"]
 
